@@ -1,0 +1,1 @@
+"""Stages, manifests, the store, claims, refs, lineage. Nothing here knows how a stage computes."""

@@ -1,0 +1,159 @@
+"""The config of a run: one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from bloomery.config.base import Config, execution, is_execution
+from bloomery.config.corpus import CorpusConfig
+from bloomery.config.release import EvaluateConfig, ReleaseConfig
+from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.errors import BloomeryError
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+class SparkConfig(Config):
+    """Which Spark engine runs the data stages."""
+
+    remote: str | None = execution(
+        None,
+        pattern=r"^sc://",
+        description="Spark Connect server, sc://host:port; none is the engine of `bloomery up`",
+    )
+    partitions: int = execution(4, ge=1, description="partitions of a shuffle")
+
+
+class Execution(Config):
+    """Where and how a run's stages run: bears no identity."""
+
+    spark: SparkConfig = execution(SparkConfig(), description="Spark engine")
+    parallelism: ParallelConfig = execution(ParallelConfig(), description="how training is spread")
+
+
+class RunConfig(Config):
+    """A run from corpus to release."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$", description="name of the run and of the model it releases"
+    )
+    corpus: CorpusConfig = Field(description="from sources to shards")
+    train: TrainConfig = Field(TrainConfig(), description="model and optimisation")
+    evaluate: EvaluateConfig = Field(EvaluateConfig(), description="what a checkpoint is measured on")
+    release: ReleaseConfig = Field(ReleaseConfig(), description="when a model is released")
+    execution: Execution = execution(Execution(), description="where and how stages run")
+
+    @model_validator(mode="after")
+    def _batch_is_spread_evenly(self) -> Self:
+        spread = self.execution.parallelism
+        if self.train.global_batch % (spread.ranks * spread.micro_batch):
+            raise ValueError(
+                f"global_batch {self.train.global_batch} is not a multiple of ranks {spread.ranks} x "
+                f"micro_batch {spread.micro_batch} = {spread.ranks * spread.micro_batch}"
+            )
+        if self.release.auto_approve and self.name != "demo":
+            raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
+        return self
+
+    def section(self, kind: type[Section]) -> Section:
+        """The one section of type `kind`, wherever it stands; a stage declares its config by type."""
+        found = list(_sections(self, kind))
+        if len(found) != 1:
+            raise TypeError(f"a run's config has {len(found)} sections of type {kind.__name__}, expected 1")
+        return found[0]
+
+
+def _sections(config: BaseModel, kind: type[Section]) -> list[Section]:
+    if isinstance(config, kind):
+        return [config]
+    children = (getattr(config, name) for name in type(config).model_fields)
+    return [found for child in children if isinstance(child, BaseModel) for found in _sections(child, kind)]
+
+
+class ConfigError(BloomeryError):
+    """A config that names what is wrong with it: the field, the value, and what is allowed."""
+
+
+def load(path: str | Path) -> RunConfig:
+    """Reads a run's config.
+
+    Raises:
+        ConfigError: unreadable file, broken YAML, unknown key or value out of range.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error}", "name a YAML file, as configs/demo.yaml"
+        ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str = "config") -> RunConfig:
+    """A run's config from YAML (or JSON) text; `name` stands for it in errors."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not YAML: {error}", "mend the file at the line named above") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"{name}: holds {type(raw).__name__}, expected a mapping", "start from configs/demo.yaml"
+        )
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(item) for item in error.errors(include_url=False)]
+        raise ConfigError(
+            f"{name}: {len(lines)} wrong field(s):\n  " + "\n  ".join(lines),
+            "`bloomery config configs/demo.yaml` lists every field with its meaning",
+        ) from error
+
+
+def _explain(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "(whole config)"
+    if item["type"] == "extra_forbidden":
+        allowed = sorted(_fields_at(item["loc"][:-1]))
+        return f"{where}: unknown key; allowed here: {', '.join(allowed)}"
+    if item["type"] == "missing":
+        return f"{where}: missing"
+    shown = "" if isinstance(item["input"], dict) else f" (found {item['input']!r})"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}{shown}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    kind: Any = RunConfig
+    for part in location:
+        if isinstance(part, str):
+            kind = kind.model_fields[part].annotation
+        kind = next((arg for arg in getattr(kind, "__args__", ()) if isinstance(arg, type)), kind)
+    return list(kind.model_fields)
+
+
+class Knob(Config):
+    """One leaf of a resolved config, as `bloomery config` shows it."""
+
+    path: str
+    value: Any
+    meaning: str
+    identity: bool
+
+
+def knobs(config: BaseModel, prefix: str = "", identity: bool = True) -> list[Knob]:
+    """Every leaf of a config with its value, meaning, and whether it bears identity."""
+    found: list[Knob] = []
+    for name, field in type(config).model_fields.items():
+        value, bears = getattr(config, name), identity and not is_execution(type(config), name)
+        path = f"{prefix}{name}"
+        items = [(path, value)]
+        if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            items = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        for where, item in items:
+            if isinstance(item, BaseModel):
+                found += knobs(item, f"{where}.", bears)
+            else:
+                found.append(Knob(path=where, value=item, meaning=field.description or "", identity=bears))
+    return found

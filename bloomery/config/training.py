@@ -1,0 +1,73 @@
+"""The compute plane's knobs: model, optimisation, schedule, and (execution-only) how it is spread."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from bloomery.config.base import Config, execution
+
+
+class ModelConfig(Config):
+    """A Llama-style decoder."""
+
+    layers: int = Field(4, ge=1, description="decoder layers")
+    width: int = Field(256, ge=8, description="model width D")
+    heads: int = Field(4, ge=1, description="query heads")
+    kv_heads: int = Field(2, ge=1, description="key and value heads (GQA)")
+    ffn_width: int = Field(688, ge=8, description="hidden width of SwiGLU")
+    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary embedding")
+    norm_eps: float = Field(1e-5, gt=0, description="epsilon of RMSNorm")
+    tied_embeddings: bool = Field(True, description="output projection shares the embedding")
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if (self.width // self.heads) % 2:
+            raise ValueError(
+                f"head width {self.width // self.heads} is odd; rotary embedding needs an even one"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
+class TrainConfig(Config):
+    """What is trained, on how much, and how it is optimised."""
+
+    model: ModelConfig = Field(ModelConfig(), description="model")
+    sequence_length: int = Field(256, ge=8, description="tokens a sequence")
+    global_batch: int = Field(16, ge=1, description="sequences a step over all ranks")
+    steps: int = Field(200, ge=1, description="optimizer steps")
+    learning_rate: float = Field(2e-3, gt=0, description="peak learning rate")
+    warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
+    min_learning_rate: float = Field(2e-4, ge=0, description="learning rate at the end of the cosine")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW weight decay of matrices")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    clip: float = Field(1.0, gt=0, description="greatest global gradient norm")
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
+    seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
+        return self
+
+
+class ParallelConfig(Config):
+    """How training is spread: bears no identity."""
+
+    ranks: int = execution(2, ge=1, description="processes on this node")
+    zero_stage: Literal[1] = execution(1, description="ZeRO stage")
+    micro_batch: int = execution(8, ge=1, description="sequences a forward pass of a rank")
+    device: Literal["auto", "cpu", "cuda"] = execution(
+        "auto", description="auto takes the GPU when there is one"
+    )
+    threads: int = execution(1, ge=1, description="CPU threads a rank")
+    checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
+    held_out_every: int = execution(50, ge=1, description="steps between held-out losses")
+    held_out_sequences: int = execution(32, ge=1, description="sequences of a held-out loss while training")
+    keep_last: int = execution(3, ge=1, description="checkpoints that stay live")
