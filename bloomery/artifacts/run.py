@@ -58,6 +58,7 @@ def run_stage(
     *,
     execution: Execution | None = None,
     policies: Mapping[str, Config] | None = None,
+    about: Mapping[str, str] | None = None,
     log: Callable[[str], None] = print,
     lease: float = LEASE,
 ) -> Outcome:
@@ -70,6 +71,7 @@ def run_stage(
         store: where everything stands.
         execution: where and how the body runs.
         policies: gate name -> its section of today's config, for every required gate.
+        about: whose run this is, for side records.
         log: takes lines of progress.
         lease: seconds after which a silent holder of the claim is taken over.
 
@@ -98,6 +100,8 @@ def run_stage(
                 key=spec.key,
                 attempt=f"data/{stage.name}/{spec.key}/{attempt}",
                 fence=held.fence,
+                sources=sources,
+                about=about or {},
                 scratch=Path(scratch),
                 log=log,
             )

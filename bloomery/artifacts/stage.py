@@ -75,6 +75,10 @@ class Context:
     """Store key of the attempt's folder, data/<stage>/<key>/<attempt>: the only place a body writes to."""
     fence: int
     """Fencing number of the claim; a later attempt has a higher one."""
+    sources: Mapping[str, str]
+    """Input name -> digest of the manifest that made it: for lineage, never to shape the bytes."""
+    about: Mapping[str, str]
+    """Whose run this is ({"config": digest, "name": run}): for side records, never to shape the bytes."""
     scratch: Path
     """A local folder, removed after the attempt."""
     log: Callable[[str], None] = print
