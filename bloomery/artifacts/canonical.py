@@ -1,6 +1,7 @@
 """Canonical JSON (RFC 8785) and digests over it; frozen by tests/artifacts/vectors.json.
 
-Integers beyond 2^53 become strings, since JSON numbers are doubles (RFC 8785, section 3.2.2.3); NaN and infinity are refused.
+Integers beyond 2^53 become strings, since JSON numbers are doubles (RFC 8785, section 3.2.2.3); NaN and
+infinity are refused.
 """
 
 from __future__ import annotations

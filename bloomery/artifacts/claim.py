@@ -1,7 +1,8 @@
-"""A claim on a key: lets a second scheduler wait instead of computing the same. Correctness never rests on it.
+"""A claim on a key: lets a second scheduler wait instead of computing the same. Correctness never rests on
+it.
 
-A claim is a lease with a heartbeat counter and a fencing number. A waiter watches the counter with its own clock: a claim whose
-counter stands still for `lease` seconds is taken over, whatever the holder's clock says.
+A claim is a lease with a heartbeat counter and a fencing number. A waiter watches the counter with its own
+clock: a claim whose counter stands still for `lease` seconds is taken over, whatever the holder's clock says.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Claim:
 def claim(
     store: Store, key: str, holder: str, done: Callable[[], bool], lease: float = LEASE
 ) -> Iterator[Claim | None]:
-    """Takes the claim on `key`, waiting for its holder; yields None as soon as `done()` says that the work is finished."""
+    """Takes the claim on `key`, waiting for its holder; yields None as soon as `done()` says that the work
+    is finished."""
     taken = _take(store, key, holder, done, lease)
     if taken is None:
         yield None

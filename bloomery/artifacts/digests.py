@@ -1,13 +1,15 @@
 """Content digests: of a file, of a folder, of a table.
 
-A table's digest is its schema, its row count and the sum of the SHA-256 of each row's canonical encoding, taken as eight
-unsigned 32-bit lanes summed modulo 2^64. It does not depend on the order of rows, on files or on partitions, and partial sums
-add up, so executors digest what they hold and the driver adds.
+A table's digest is its schema, its row count and the sum of the SHA-256 of each row's canonical encoding,
+taken as eight unsigned 32-bit lanes summed modulo 2^64. It does not depend on the order of rows, on files or
+on partitions, and partial sums add up, so executors digest what they hold and the driver adds.
 
-A row's encoding is the concatenation of its values in schema order, each with a tag, so that no two rows share one:
-null `n`; false `f`, true `t`; integer `i<decimal>;`; double `d<8 bytes, IEEE 754 little-endian>` (every NaN alike, -0.0 as 0.0);
-string `s<bytes>:<UTF-8>`; binary `b<bytes>:<bytes>`; date `i<days since 1970>;`; timestamp `i<microseconds since 1970>;`;
-list `l<items>:` and its items; struct `r` and its fields in order; map `m<entries>:` and its entries sorted by encoded key.
+A row's encoding is the concatenation of its values in schema order, each with a tag, so that no two rows
+share one:
+null `n`; false `f`, true `t`; integer `i<decimal>;`; double `d<8 bytes, IEEE 754 little-endian>` (every NaN
+alike, -0.0 as 0.0); string `s<bytes>:<UTF-8>`; binary `b<bytes>:<bytes>`; date `i<days since 1970>;`;
+timestamp `i<microseconds since 1970>;`; list `l<items>:` and its items; struct `r` and its fields in order;
+map `m<entries>:` and its entries sorted by encoded key.
 """
 
 from __future__ import annotations

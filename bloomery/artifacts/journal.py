@@ -1,4 +1,5 @@
-"""A training run as a journal: each checkpoint names its parent, and refs/runs/<key>/head moves by compare-and-swap.
+"""A training run as a journal: each checkpoint names its parent, and refs/runs/<key>/head moves by
+compare-and-swap.
 
     checkpoint 50 <- checkpoint 100 <- checkpoint 150 <- head {digest, step, fence}
 

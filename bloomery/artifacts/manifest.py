@@ -1,6 +1,7 @@
 """Manifest and action: what a stage made, and where the winner left it.
 
-A manifest is immutable and holds nothing of clock, host or place. The action is the commit: it names the manifest and the places.
+A manifest is immutable and holds nothing of clock, host or place. The action is the commit: it names the
+manifest and the places.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from bloomery.artifacts.canonical import canonical, digest
 from bloomery.artifacts.store import Store
@@ -27,16 +28,15 @@ class Output(Config):
     documents: int | None = None
     tokens: int | None = None
     bytes: int | None = None
-    facts: dict[str, Any] = {}
-    """Small facts that follow from the content, as counts per drop reason; never a clock, a host or a path."""
+    facts: dict[str, Any] = Field(default_factory=dict)
+    """Small facts that follow from the content, as counts per drop reason; never a clock, a host or a
+    path."""
 
 
 class Spec(Config):
     """A stage's identity: equal specs mean equal outputs."""
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-
-    schema_: int = Field(SCHEMA, alias="schema")
+    layout: int = SCHEMA
     stage: str
     version: int
     config: dict[str, Any]
@@ -75,8 +75,9 @@ class Action(Config):
 
     manifest: str
     places: dict[str, str]
-    sources: dict[str, str] = {}
-    """Input name -> digest of the manifest that made it. For lineage only: inputs bear identity by content."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Input name -> digest of the manifest that made it. For lineage only: inputs bear identity by
+    content."""
     attempt: str
     git: str = ""
     began: float = 0.0

@@ -1,8 +1,10 @@
-"""Runs a stage: a finished one is returned, an unfinished one is computed once and committed by one conditional put.
+"""Runs a stage: a finished one is returned, an unfinished one is computed once and committed by one
+conditional put.
 
     inputs -> gates -> action of the key? -> claim -> body -> manifest -> action (the commit point)
 
-Before the commit nothing is visible, after it nothing changes. A kill at any point leaves at most an attempt's folder behind.
+Before the commit nothing is visible, after it nothing changes. A kill at any point leaves at most an
+attempt's folder behind.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class MissingInputError(BloomeryError):
 
 
 class GateError(BloomeryError):
-    """A precondition is not met: no verdict, a verdict on other data or under another policy, or a failed one."""
+    """A precondition is not met: no verdict, a verdict on other data or under another policy, or a failed
+    one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def run_stage(
     Args:
         stage: the declaration.
         config: the stage's section of the run's config.
-        upstream: stage name -> digest of its manifest, for every stage that feeds an input and every required gate.
+        upstream: stage name -> digest of its manifest, for every stage that feeds an input and every
+        required gate.
         store: where everything stands.
         execution: where and how the body runs.
         policies: gate name -> its section of today's config, for every required gate.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bloomery.artifacts.canonical import sha256
-from bloomery.artifacts.manifest import SCHEMA, Artifact, Output, Spec
+from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.store import Store
 from bloomery.config.base import Config, identity
 from bloomery.config.run import Execution
@@ -45,7 +45,6 @@ class Stage:
     def spec(self, config: Config, inputs: Mapping[str, str]) -> Spec:
         """The identity of a run of this stage, `inputs` being content digests."""
         return Spec(
-            schema_=SCHEMA,
             stage=self.name,
             version=self.version,
             config=identity(config),

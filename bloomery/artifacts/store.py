@@ -1,7 +1,8 @@
 """The store: a local folder or an S3 bucket behind one small interface.
 
-Two operations carry every guarantee: `put_new` (one winner a key) and `swap` (no lost update). `probe` refuses a store that breaks
-either. Keys are slash-separated and relative to the store's root, so a store can be moved.
+Two operations carry every guarantee: `put_new` (one winner a key) and `swap` (no lost update). `probe`
+refuses a store that breaks either. Keys are slash-separated and relative to the store's root, so a store can
+be moved.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from bloomery.errors import BloomeryError, TransientError
 
@@ -52,7 +55,8 @@ class Store(ABC):
 
     @abstractmethod
     def swap(self, key: str, data: bytes, expected: str | None) -> bool:
-        """Writes `key` if its tag is still `expected` (None: it does not exist); False if another was faster."""
+        """Writes `key` if its tag is still `expected` (None: it does not exist); False if another was
+        faster."""
 
     @abstractmethod
     def keys(self, prefix: str) -> Iterator[str]:
@@ -68,7 +72,8 @@ class Store(ABC):
 
     @abstractmethod
     def fetch(self, key: str, cache: Path) -> Path:
-        """A local path with the bytes of `key` (a file, or a folder with all below it): the store's own or a copy in `cache`."""
+        """A local path with the bytes of `key` (a file, or a folder with all below it): the store's own or a
+        copy in `cache`."""
 
     @abstractmethod
     def spark_uri(self, key: str) -> str:
@@ -103,6 +108,7 @@ class LocalStore(Store):
             raise StoreError(f"{key!r} is not a key", "use relative, slash-separated names without . or ..")
         return self.root.joinpath(*parts)
 
+    @override
     def get(self, key: str) -> Stored | None:
         try:
             data = self._path(key).read_bytes()
@@ -110,6 +116,7 @@ class LocalStore(Store):
             return None
         return Stored(data, hashlib.sha256(data).hexdigest())
 
+    @override
     def put_new(self, key: str, data: bytes) -> bool:
         path = self._path(key)
         with self._temporary(path, data) as temporary:
@@ -120,6 +127,7 @@ class LocalStore(Store):
         _sync_folder(path.parent)
         return True
 
+    @override
     def swap(self, key: str, data: bytes, expected: str | None) -> bool:
         path = self._path(key)
         with self._lock(key):
@@ -131,6 +139,7 @@ class LocalStore(Store):
             _sync_folder(path.parent)
         return True
 
+    @override
     def keys(self, prefix: str) -> Iterator[str]:
         folder = self.root.joinpath(*prefix.split("/")[:-1])
         found = []
@@ -141,10 +150,12 @@ class LocalStore(Store):
             ]
         yield from sorted(key for key in found if key.startswith(prefix))
 
+    @override
     def exists(self, key: str) -> bool:
         path = self._path(key)
         return path.is_file() or (path.is_dir() and next(path.iterdir(), None) is not None)
 
+    @override
     def remove(self, key: str) -> None:
         path = self._path(key)
         if path.is_dir():
@@ -152,6 +163,7 @@ class LocalStore(Store):
         else:
             path.unlink(missing_ok=True)
 
+    @override
     def upload(self, path: Path, key: str) -> None:
         target = self._path(key)
         _make_folder(target.parent)
@@ -168,12 +180,14 @@ class LocalStore(Store):
             temporary.unlink(missing_ok=True)
         _sync_folder(target.parent)
 
+    @override
     def fetch(self, key: str, cache: Path) -> Path:
         path = self._path(key)
         if not path.exists():
             raise StoreError(f"{self.uri}: {key} does not exist", "run the stage that makes it again")
         return path
 
+    @override
     def spark_uri(self, key: str) -> str:
         return self._path(key).as_uri()
 
@@ -232,7 +246,8 @@ _CONFLICTS = 20
 class S3Store(Store):
     """A bucket and prefix. Both guarantees come from conditional PUT (If-None-Match, If-Match).
 
-    Credentials come from the environment, as boto3 finds them; the endpoint from `endpoint` or AWS_ENDPOINT_URL_S3.
+    Credentials come from the environment, as boto3 finds them; the endpoint from `endpoint` or
+    AWS_ENDPOINT_URL_S3.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None) -> None:
@@ -252,6 +267,7 @@ class S3Store(Store):
         settings = Config(retries={"mode": "standard", "max_attempts": 6}, s3={"addressing_style": "path"})
         return boto3.client("s3", endpoint_url=self.endpoint, config=settings)
 
+    @override
     def get(self, key: str) -> Stored | None:
         with _named(self.uri, key):
             try:
@@ -260,9 +276,11 @@ class S3Store(Store):
             except self._client.exceptions.NoSuchKey:
                 return None
 
+    @override
     def put_new(self, key: str, data: bytes) -> bool:
         return self._put(key, data, {"IfNoneMatch": "*"})
 
+    @override
     def swap(self, key: str, data: bytes, expected: str | None) -> bool:
         return self._put(key, data, {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected})
 
@@ -288,6 +306,7 @@ class S3Store(Store):
             return found is not None and found.data == data
         return False
 
+    @override
     def keys(self, prefix: str) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=self.prefix + prefix
@@ -297,15 +316,18 @@ class S3Store(Store):
                 for item in page.get("Contents", ()):
                     yield item["Key"].removeprefix(self.prefix)
 
+    @override
     def remove(self, key: str) -> None:
         with _named(self.uri, key):
             for found in [k for k in self.keys(key) if k == key or k.startswith(key + "/")]:
                 self._client.delete_object(Bucket=self.bucket, Key=self.prefix + found)
 
+    @override
     def upload(self, path: Path, key: str) -> None:
         with _named(self.uri, key):
             self._client.upload_file(str(path), self.bucket, self.prefix + key)
 
+    @override
     def fetch(self, key: str, cache: Path) -> Path:
         found = [k for k in self.keys(key) if k == key or k.startswith(key + "/")]
         if not found:
@@ -328,6 +350,7 @@ class S3Store(Store):
         finally:
             temporary.unlink(missing_ok=True)
 
+    @override
     def spark_uri(self, key: str) -> str:
         return f"s3a://{self.bucket}/{self.prefix}{key}"
 
@@ -336,11 +359,12 @@ class S3Store(Store):
 def _named(uri: str, key: str) -> Iterator[None]:
     """Turns botocore's errors into ours, with the store and key in them."""
     from boto3.exceptions import S3UploadFailedError
-    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+    from botocore import exceptions
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (ConnectionError, HTTPClientError) as error:
+    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise StoreUnavailableError(
             f"{uri}: {key}: {error}", "check that the store runs and that the endpoint is right"
         ) from error
@@ -372,7 +396,8 @@ def open_store(uri: str, endpoint: str | None = None) -> Store:
 
 
 def probe(store: Store) -> None:
-    """Refuses a store without conditional put or compare-and-swap: on such a store two attempts could both commit.
+    """Refuses a store without conditional put or compare-and-swap: on such a store two attempts could both
+    commit.
 
     Raises:
         StoreError: names the promise that was broken.

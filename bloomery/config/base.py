@@ -1,6 +1,7 @@
 """What every config class is made of: frozen, unknown keys refused, identity told apart from execution.
 
-A field bears *identity* unless it is declared with `execution(...)`: only identity-bearing fields enter a stage's key.
+A field bears *identity* unless it is declared with `execution(...)`: only identity-bearing fields enter a
+stage's key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Settings of a deployment: where the services of this profile stand. From BLOOMERY_* in the environment; no secret is here.
+"""Settings of a deployment: where the services of this profile stand. From BLOOMERY_* in the environment; no
+secret is here.
 
 A run's config never names any of these, so the same config runs on a laptop and on a cluster.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -18,7 +19,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BLOOMERY_", frozen=True, extra="ignore")
 
     home: Path = Field(
-        Path(".bloomery").absolute(), description="folder of state, logs, logins, downloaded jars"
+        Path(".bloomery"), validate_default=True, description="folder of state, logs, logins, downloaded jars"
     )
     store: str = Field("", description="artifact store: a folder or s3://bucket/prefix; empty: HOME/store")
     s3_endpoint: str | None = Field(
@@ -29,8 +30,6 @@ class Settings(BaseSettings):
     spark_memory: str = Field("2g", description="heap of the Spark engine")
     spark_master: str = Field("local[2]", description="master of the Spark engine")
     airflow_port: int = Field(8080, ge=1024, le=65535, description="port of Airflow's UI and API")
-    airflow_log_port: int = Field(8793, ge=1024, le=65535, description="port of the scheduler's log server")
-    trigger_log_port: int = Field(8794, ge=1024, le=65535, description="port of the triggerer's log server")
     airflow_database: str = Field(
         "", description="SQLAlchemy URL of Airflow's database; empty: SQLite below HOME"
     )
@@ -38,6 +37,11 @@ class Settings(BaseSettings):
     mlflow_database: str = Field(
         "", description="SQLAlchemy URL of MLflow's database; empty: SQLite below HOME"
     )
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
 
     @property
     def store_uri(self) -> str:

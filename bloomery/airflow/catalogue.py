@@ -1,0 +1,16 @@
+"""Every stage of the system by name. Declarations only: no engine is imported."""
+
+from __future__ import annotations
+
+import spark_jobs.stages
+import training.stages
+import validation.stages
+
+from bloomery.artifacts.stage import Stage
+
+STAGES: dict[str, Stage] = {
+    stage.name: stage
+    for module in (spark_jobs.stages, training.stages, validation.stages)
+    for stage in vars(module).values()
+    if isinstance(stage, Stage)
+}

@@ -1,0 +1,48 @@
+"""pretrain: trains the model of each published dataset that woke it. Wakes `evaluate`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param, get_current_context, task
+
+from bloomery.airflow.assets import CHECKPOINTS, DATASETS, announce, woken_by
+from bloomery.airflow.operators import DEFAULTS, StageOperator, explained
+
+with DAG(
+    "pretrain",
+    description="Published shards -> a journal of checkpoints",
+    schedule=[DATASETS],
+    is_paused_upon_creation=False,
+    catchup=False,
+    max_active_runs=1,
+    default_args=DEFAULTS | {"execution_timeout": timedelta(days=60)},
+    doc_md=__doc__,
+    tags=["training"],
+    params={
+        "name": Param(
+            None,
+            type=["null", "string"],
+            title="Name",
+            description="by hand: name of the published dataset to train on; empty: what the event names",
+        )
+    },
+) as dag:
+
+    @task
+    def begin() -> list[dict[str, str]]:
+        """The runs to train: those of the events, or the one that a person names."""
+        from bloomery.airflow.work import published
+
+        context = get_current_context()
+        with explained(context["ti"].log):
+            name = context["params"]["name"]
+            return [published(name)] if name else woken_by(DATASETS, context)
+
+    @task(outlets=[CHECKPOINTS])
+    def wake(item: dict[str, str]):
+        """Wakes `evaluate`, unless the run ends here."""
+        yield announce(CHECKPOINTS, item, after="pretrain")
+
+    train = StageOperator.partial(task_id="train", pool="training").expand(item=begin())
+    wake.expand(item=train.output)

@@ -1,0 +1,2 @@
+"""Gates: stages whose output is a verdict on a content digest. Preconditions of other stages, never their
+inputs."""
