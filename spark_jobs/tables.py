@@ -1,0 +1,141 @@
+"""Tables of a stage: written once by one Delta commit below the attempt's folder, then read back once.
+
+The read-back takes the content digest and the counts in one job: what is committed is what is read, not what was meant to be written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
+
+from bloomery.artifacts.digests import TableDigest, batch_digest
+from bloomery.artifacts.manifest import Artifact, Output
+from bloomery.artifacts.stage import Context
+from bloomery.errors import BloomeryError
+
+
+class BalanceError(BloomeryError):
+    """Rows in are not rows out: something was lost or doubled."""
+
+
+class Profile(NamedTuple):
+    """What one read of a table says of it."""
+
+    digest: TableDigest
+    counts: Counter[tuple[str, ...]]
+    """Rows per tuple of the grouping columns, null as an empty string."""
+    sums: Counter[tuple[str, ...]]
+    """Sum of the measured column per tuple of the grouping columns."""
+
+    def __add__(self, other: Profile) -> Profile:  # type: ignore[override]
+        counts, sums = self.counts.copy(), self.sums.copy()
+        counts.update(other.counts)  # Counter's own + drops what adds up to zero
+        sums.update(other.sums)
+        return Profile(self.digest + other.digest, counts, sums)
+
+
+def read_table(spark: Any, artifact: Artifact) -> Any:
+    """The DataFrame of an input table."""
+    return spark.read.format("delta").load(artifact.spark_uri)
+
+
+def write_table(
+    spark: Any, context: Context, name: str, frame: Any, group: Iterable[str], measure: str
+) -> tuple[Output, Profile]:
+    """Writes `frame` as output `name` and reads it back once.
+
+    Args:
+        spark: session.
+        context: the attempt.
+        name: output's name.
+        frame: DataFrame to write.
+        group: columns to count rows by.
+        measure: integer column to sum per group.
+
+    Returns:
+        The output with its digest and rows, and the profile.
+    """
+    uri = context.store.spark_uri(context.place(name))
+    frame.write.format("delta").mode("error").save(uri)
+    written = spark.read.format("delta").load(uri)
+    profile = profile_of(written, group, measure)
+    schema = [(field.name, field.dataType.simpleString()) for field in written.schema]
+    return Output(digest=profile.digest.hexdigest(schema), rows=profile.digest.rows), profile
+
+
+def profile_of(frame: Any, group: Iterable[str], measure: str) -> Profile:
+    """Digest, counts and sums of a DataFrame in one job: each partition answers with one line."""
+    parts = frame.mapInArrow(partial(_partial_profile, list(group), measure), "part string").collect()
+    return reduce(add, (_parsed(row[0]) for row in parts), Profile(TableDigest(), Counter(), Counter()))
+
+
+def _partial_profile(group: list[str], measure: str, batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    digest, counts, sums = TableDigest(), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for batch in batches:
+        digest += batch_digest(batch)
+        keys = zip(*(batch.column(name).to_pylist() for name in group), strict=True)
+        for key, value in zip(keys, batch.column(measure).to_pylist(), strict=True):
+            named = tuple(item or "" for item in key)
+            counts[named] += 1
+            sums[named] += value or 0
+    part = {
+        "rows": digest.rows,
+        "lanes": digest.lanes,
+        "groups": [[*key, counts[key], sums[key]] for key in sorted(counts)],
+    }
+    yield pa.RecordBatch.from_pydict({"part": [json.dumps(part)]})
+
+
+def record_batch(rows: list[tuple[Any, ...]], schema: str) -> Any:
+    """A pyarrow RecordBatch of `rows`, typed by a Spark schema string as "id string, offset bigint"."""
+    import pyarrow as pa
+
+    names, kinds = zip(*(column.split() for column in schema.split(", ")), strict=True)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    arrays = [pa.array(column, _ARROW[kind](pa)) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, list(names))
+
+
+_ARROW: dict[str, Callable[[Any], Any]] = {
+    "string": lambda pa: pa.string(),
+    "bigint": lambda pa: pa.int64(),
+    "double": lambda pa: pa.float64(),
+    "binary": lambda pa: pa.binary(),
+    "array<bigint>": lambda pa: pa.list_(pa.int64()),
+}
+
+
+def _parsed(line: str) -> Profile:
+    part = json.loads(line)
+    counts = Counter({tuple(key): count for *key, count, _ in part["groups"]})
+    sums = Counter({tuple(key): total for *key, _, total in part["groups"]})
+    return Profile(TableDigest(part["rows"], tuple(part["lanes"])), counts, sums)
+
+
+def funnel(counts: Counter[tuple[str, ...]], status: int = 0, rule: int = 1) -> dict[str, dict[str, int]]:
+    """Rows per status and, of those not kept, per rule: {"status": {...}, "rules": {...}}."""
+    statuses, rules = Counter[str](), Counter[str]()
+    for key, count in counts.items():
+        statuses[key[status]] += count
+        if key[rule]:
+            rules[key[rule]] += count
+    return {"status": dict(sorted(statuses.items())), "rules": dict(sorted(rules.items()))}
+
+
+def check_balance(stage: str, read: int | None, written: int) -> None:
+    """Refuses a stage that lost or doubled rows.
+
+    Raises:
+        BalanceError: names both numbers.
+    """
+    if read != written:
+        raise BalanceError(
+            f"stage {stage} read {read} rows and wrote {written}: they must be equal",
+            "this is a bug; report it with the stage's log",
+        )
