@@ -26,7 +26,7 @@ def announce(asset: Asset, item: Item, after: str) -> Metadata:
     """
     if item["until"] == after:
         raise AirflowSkipException(f"the run ends with {after}, as asked")
-    return Metadata(asset, extra={"item": item})
+    return Metadata(asset, extra={"item": {**item}})
 
 
 def woken_by(asset: Asset, context: Any) -> list[Item]:

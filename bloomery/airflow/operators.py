@@ -1,7 +1,7 @@
 """A task runs a stage: that is all that Airflow knows.
 
-What travels between tasks is an *item*: {"config": digest, "name": run, "<stage>": manifest digest, ...}. A task
-takes the item of the task before it, runs its stage, and hands on the item with its manifest's digest added.
+What travels between tasks is an *item*: {"config": digest, "name": run, "<stage>": manifest digest, ...}. A
+task takes the item of the task before it, runs its stage, and hands on the item with its manifest's digest.
 """
 
 from __future__ import annotations

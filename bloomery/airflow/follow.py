@@ -1,0 +1,155 @@
+"""Follows a run and what it wakes, over the REST API, and says how each task does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from bloomery.airflow.client import FINISHED, AirflowClient, TaskState
+from bloomery.errors import BloomeryError
+
+CHAIN = ("corpus", "pretrain", "evaluate", "release")
+"""The DAGs in the order in which each wakes the next."""
+POLL = 0.3
+PROGRESS = 2.0
+"""Seconds between looks at a running task's log."""
+WAKING = 120.0
+"""Seconds that an event may take to wake the next DAG before it is called lost."""
+_MARKS = {
+    "success": "[green]✓[/]",
+    "failed": "[red]✗[/]",
+    "upstream_failed": "[red]✗[/]",
+    "skipped": "[dim]-[/]",
+}
+
+
+class TaskFailedError(BloomeryError):
+    """A task failed; the message has its error and its log's place."""
+
+
+@dataclass
+class _Running:
+    """What was said of a task so far."""
+
+    state: str = ""
+    line: str = ""
+    looked: float = 0.0
+    said: float = 0.0
+
+
+class Follower:
+    """Prints the progress of a chain of runs; live on a terminal, line by line elsewhere."""
+
+    def __init__(self, client: AirflowClient, console: Console, logs: str) -> None:
+        self.client, self.console, self.logs = client, console, logs
+        self.seen: dict[tuple[str, str, int], _Running] = {}
+        self.hits, self.made = 0, 0
+
+    def follow(self, dag: str, run: str, until: str) -> None:
+        """Follows `run` of `dag`, then the runs that it wakes, up to the DAG `until`.
+
+        Raises:
+            TaskFailedError: a task failed for good.
+            BloomeryError: a run was stopped, or an event woke nothing.
+        """
+        while True:
+            self.console.print(f"[bold]{dag}[/] [dim]{self.client.url}/dags/{dag}/runs/{run}[/]")
+            self._one(dag, run)
+            if dag == until:
+                return
+            dag, run = self._next(dag, run)
+
+    def _next(self, dag: str, run: str) -> tuple[str, str]:
+        wanted = CHAIN[CHAIN.index(dag) + 1]
+        deadline = time.monotonic() + WAKING
+        while time.monotonic() < deadline:
+            for woken, its_run in self.client.woken(dag, run):
+                if woken == wanted:
+                    return woken, its_run
+            time.sleep(POLL)
+        raise BloomeryError(
+            f"{dag} ended, but its event woke no run of {wanted} within {WAKING:.0f} s",
+            f"look whether {wanted} is paused, or has another run going on: {self.client.url}/dags/{wanted}",
+        )
+
+    def _one(self, dag: str, run: str) -> None:
+        with self.console.status("") as status:
+            while True:
+                state = self.client.run_state(dag, run)
+                for task in self.client.tasks(dag, run):
+                    if line := self._tell(task):
+                        status.update(line)
+                if state == "success":
+                    return
+                if state == "failed":
+                    raise self._failure(dag, run)
+                time.sleep(POLL)
+
+    def _tell(self, task: TaskState) -> str:
+        known = self.seen.setdefault((task.dag, task.task, task.map_index), _Running())
+        name = task.task + (f"[{task.map_index}]" if task.map_index >= 0 else "")
+        now = time.monotonic()
+        if task.state in FINISHED and known.state not in FINISHED:
+            outcome = self._outcome(task)
+            self.console.print(f"  {_MARKS.get(task.state, '?')} {name:<16} {task.seconds:6.1f} s  {outcome}")
+        elif task.state in {"up_for_retry", "awaiting_input"} and known.state != task.state:
+            what = (
+                f"try {task.tries} failed, it will be tried again: {self._cause(task)}"
+                if task.state == "up_for_retry"
+                else f"waits for a person: {self.client.url}/required_actions"
+            )
+            self.console.print(f"  [yellow]…[/] {name:<16} {what}")
+        known.state = task.state
+        if task.state != "running" or now - known.looked < PROGRESS:
+            return ""
+        known.looked = now
+        line = next(self._lines(task), "")
+        if not self.console.is_terminal and line and line != known.line and now - known.said > 5 * PROGRESS:
+            self.console.print(f"    [dim]{name}: {line}[/]", highlight=False)
+            known.said = now
+        known.line = line
+        return f"{name}: {line}"
+
+    def _lines(self, task: TaskState) -> Iterator[str]:
+        """Lines of a task's log, newest first, without Airflow's own."""
+        for line in reversed(self.client.log(task)):
+            if str(line.get("logger", "")).startswith("airflow.task") and line.get("event"):
+                yield str(line["event"]).splitlines()[0]
+
+    def _outcome(self, task: TaskState) -> str:
+        for line in self._lines(task):
+            if line.startswith(f"{task.task.split('.')[-1]}: done already"):
+                self.hits += 1
+                return "done already"
+            if ": made: " in line:
+                self.made += 1
+                return "made"
+        return self._cause(task) if task.state == "failed" else ""
+
+    def _cause(self, task: TaskState) -> str:
+        for line in reversed(self.client.log(task)):
+            details = line.get("error_detail") or []
+            if details:
+                return f"{details[-1].get('exc_type')}: {details[-1].get('exc_value')}"
+            if line.get("level") in {"error", "critical"}:
+                return str(line["event"])
+        return "no cause in its log"
+
+    def _failure(self, dag: str, run: str) -> BloomeryError:
+        failed = [task for task in self.client.tasks(dag, run) if task.state == "failed"]
+        if not failed:
+            return BloomeryError(
+                f"run {run} of {dag} was marked failed", f"{self.client.url}/dags/{dag}/runs/{run}"
+            )
+        task = failed[0]
+        folder = f"dag_id={dag}/run_id={run}/task_id={task.task}"
+        if task.map_index >= 0:
+            folder += f"/map_index={task.map_index}"
+        return TaskFailedError(
+            f"{dag}.{task.task} failed: {self._cause(task)}\n"
+            f"Log: {self.logs}/{folder}/attempt={task.tries}.log",
+            f"mend the cause, then clear the task in the UI: {self.client.url}/dags/{dag}/runs/{run}",
+        )

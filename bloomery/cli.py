@@ -1,0 +1,271 @@
+"""The command line: a thin client of the services, Airflow's REST API and the store. Never a second
+orchestrator."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bloomery.config.settings import settings
+from bloomery.errors import BloomeryError
+
+app = typer.Typer(
+    help="Bloomery: raw corpora to a released foundation model. Settings: BLOOMERY_* in the environment.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+console = Console(highlight=False, soft_wrap=True)
+_debug = False
+
+Reference = Annotated[
+    str, typer.Argument(help="a ref, as models/demo/champion; or a digest, or its first digits")
+]
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option(help="show the traceback of an error")] = False) -> None:
+    global _debug  # noqa: PLW0603  the one option of the process
+    _debug = debug
+
+
+def main() -> None:
+    """Runs the command line; an error has no traceback unless --debug."""
+    try:
+        app()
+    except BloomeryError as error:
+        if _debug:
+            raise
+        console.print(f"[red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False)
+        sys.exit(1)
+
+
+def example(text: str) -> dict[str, Any]:
+    """A command's help ends with an example."""
+    return {"epilog": f"Example:  [bold]{text}[/]"}
+
+
+# --- services -----------------------------------------------------------------------------------
+
+
+@app.command(**example("bloomery up"))
+def up(timeout: Annotated[float, typer.Option(help="seconds to wait until all are ready")] = 300) -> None:
+    """Start the services of this profile: Airflow, the Spark engine, MLflow. Running already is fine."""
+    from bloomery.cluster import supervisor
+
+    config = settings()
+    supervisor.start(config)
+    began, said = time.monotonic(), set()
+    with console.status("starting") as status:
+        while True:
+            states = supervisor.status(config)
+            for name, state in states.items():
+                if state.state in {"ready", "done"} and name not in said:
+                    said.add(name)
+                    console.print(f"  [green]✓[/] {name:<22} {state.seconds:5.1f} s")
+            if states and all(state.state in {"ready", "done"} for state in states.values()):
+                break
+            waiting = [name for name, state in states.items() if state.state not in {"ready", "done"}]
+            status.update(f"starting {', '.join(waiting)}")
+            if not supervisor.running(config) or time.monotonic() - began > timeout:
+                dead = next(
+                    (n for n in waiting if states[n].starts > 1), waiting[0] if waiting else "supervisor"
+                )
+                raise BloomeryError(
+                    f"not ready: {', '.join(waiting) or 'the supervisor ended'}",
+                    f"read {config.home}/logs/{dead}.log",
+                )
+            time.sleep(0.25)
+    client = _client()
+    client.ensure_pool("spark", 2, "stages on the Spark engine at once")
+    client.ensure_pool("training", 1, "training runs and evaluations at once")
+    _places()
+
+
+def _places() -> None:
+    from bloomery.cluster.credentials import credentials
+
+    config, login = settings(), credentials(settings().home)
+    console.print(f"Airflow  {config.airflow_url}   login {login['user']} / {login['password']}")
+    console.print(f"MLflow   {config.mlflow_url}")
+    console.print(f"Spark    http://127.0.0.1:{config.spark_ui_port}")
+
+
+@app.command(**example("bloomery stop"))
+def stop() -> None:
+    """Stop what `bloomery up` started, and nothing else."""
+    from bloomery.cluster import supervisor
+
+    console.print("stopped" if supervisor.stop(settings()) else "nothing runs")
+
+
+@app.command(**example("bloomery doctor"))
+def doctor() -> None:
+    """Say what is missing or unreachable, each with its remedy."""
+    from bloomery.doctor import examine
+
+    findings = list(examine(settings()))
+    for finding in findings:
+        console.print(f"  {'[green]✓[/]' if finding.well else '[red]✗[/]'} {finding.what}")
+        if not finding.well:
+            console.print(f"      remedy: {finding.remedy}", markup=False)
+    if not all(finding.well for finding in findings):
+        raise typer.Exit(1)
+
+
+def _client() -> Any:
+    from bloomery.airflow.client import AirflowClient
+    from bloomery.cluster.credentials import credentials
+
+    login = credentials(settings().home)
+    return AirflowClient(settings().airflow_url, login["user"], login["password"])
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+@app.command(**example("bloomery run configs/demo.yaml --until pretrain"))
+def run(
+    config: Annotated[str, typer.Argument(help="YAML file of the run")],
+    until: Annotated[str, typer.Option(help="last DAG: corpus, pretrain, evaluate or release")] = "release",
+) -> None:
+    """Trigger the DAGs, follow them with progress, and print the result. A failed task ends it, exit 1."""
+    from bloomery.airflow.follow import CHAIN, Follower
+    from bloomery.airflow.result import show_result
+    from bloomery.airflow.work import resolve_config
+
+    if until not in CHAIN:
+        raise BloomeryError(f"--until {until!r} is not a DAG", f"one of {', '.join(CHAIN)}")
+    digest = resolve_config(config)
+    client = _client()
+    follower = Follower(client, console, str(settings().home / "airflow" / "logs"))
+    began = time.monotonic()
+    follower.follow("corpus", client.trigger("corpus", {"config": digest, "until": until}), until)
+    took = time.monotonic() - began
+    everything = "every stage was done already" if not follower.made else f"{follower.made} stages made"
+    console.print(f"\n{everything}, {follower.hits} found done, in {took:.0f} s\n")
+    show_result(digest, console)
+    _places()
+
+
+@app.command(**example("bloomery config configs/demo.yaml"))
+def config(
+    config: Annotated[str, typer.Argument(help="YAML file of the run")],
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Print a resolved config: each field with its meaning, and whether it bears identity."""
+    from bloomery.config.run import knobs, load
+
+    resolved = load(config)
+    if as_json:
+        print(resolved.model_dump_json(indent=2))
+        return
+    table = Table("field", "value", "identity", "meaning", box=None, pad_edge=False)
+    for knob in knobs(resolved):
+        table.add_row(knob.path, json.dumps(knob.value), "yes" if knob.identity else "no", knob.meaning)
+    console.print(table)
+
+
+# --- artifacts ----------------------------------------------------------------------------------
+
+
+@app.command(**example("bloomery show models/demo/champion --json"))
+def show(what: Reference, as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
+    """Print a manifest with its inputs and outputs."""
+    from bloomery.artifacts.lineage import describe, find
+
+    found = describe(_store(), find(_store(), what))
+    print(json.dumps(found, indent=2)) if as_json else console.print_json(data=found)
+
+
+@app.command(**example("bloomery refs"))
+def refs(prefix: Annotated[str, typer.Argument(help="only refs that start so")] = "") -> None:
+    """List the mutable names: published datasets, heads of runs, champions."""
+    from bloomery.artifacts.refs import list_refs
+
+    for ref in list_refs(_store(), prefix):
+        console.print(f"{ref.name}  {json.dumps(ref.value)}", markup=False)
+
+
+@app.command(**example("bloomery lineage models/demo/champion"))
+def lineage(what: Reference) -> None:
+    """Print what a manifest was made from, back to the snapshot, as a tree."""
+    from rich.tree import Tree
+
+    from bloomery.artifacts.lineage import Node, find, trace
+
+    def grow(tree: Tree, node: Node) -> None:
+        for name, parent in node.sources.items():
+            grow(tree.add(f"[dim]{name}:[/] [bold]{parent.stage}[/] {parent.digest}"), parent)
+
+    root = trace(_store(), find(_store(), what))
+    tree = Tree(f"[bold]{root.stage}[/] {root.digest}")
+    grow(tree, root)
+    console.print(tree)
+
+
+@app.command(**example("bloomery explain https://example.org/page --name demo"))
+def explain(
+    document: Annotated[str, typer.Argument(help="a document's id or URL")],
+    name: Annotated[str, typer.Option(help="name of the run whose published dataset is asked")] = "demo",
+) -> None:
+    """Print a record's whole way: read, kept or dropped by which rule, duplicate of what, in which shard."""
+    from spark_jobs.explain import explain as trace_document
+
+    from bloomery.airflow.work import data_manifests
+
+    steps = trace_document(_store(), data_manifests(name), document)
+    if not steps:
+        raise BloomeryError(
+            f"no record {document!r} in the published dataset {name}", "give an id or URL of a table"
+        )
+    for step in steps:
+        console.print_json(data=step)
+
+
+@app.command(**example("bloomery invalidate KEY --reason 'the extractor was wrong'"))
+def invalidate(
+    key: Annotated[str, typer.Argument(help="key of the stage, as `show` prints it")],
+    reason: Annotated[str, typer.Option(help="why; kept for ever")],
+) -> None:
+    """Take a commit back, with an audited tombstone: the next run computes again."""
+    from bloomery.artifacts.run import invalidate as take_back
+
+    take_back(_store(), key, reason)
+    console.print(f"{key} is invalidated")
+
+
+@app.command(**example("bloomery waive VERDICT --reason 'known and harmless'"))
+def waive(
+    verdict: Annotated[str, typer.Argument(help="digest of the failed verdict's manifest")],
+    reason: Annotated[str, typer.Option(help="why; kept for ever")],
+) -> None:
+    """Record a waiver of a failed verdict: the stages behind its gate may run."""
+    import getpass
+
+    from bloomery.artifacts.manifest import read_manifest
+    from bloomery.artifacts.refs import move_ref, read_ref
+
+    if "verdict" not in read_manifest(_store(), verdict).outputs:
+        raise BloomeryError(f"{verdict} is no verdict of a gate", "the failed task's log names it")
+    value = {"digest": verdict, "reason": reason, "who": getpass.getuser(), "when": time.time()}
+    move_ref(_store(), f"waivers/{verdict}", value, read_ref(_store(), f"waivers/{verdict}"))
+    console.print(f"{verdict} is waived; clear the gate's task to go on")
+
+
+def _store() -> Any:
+    from bloomery.artifacts.store import open_store
+
+    return open_store(settings().store_uri, settings().s3_endpoint)
+
+
+if __name__ == "__main__":
+    main()
