@@ -49,6 +49,8 @@ class TrainConfig(Config):
     clip: float = Field(1.0, gt=0, description="greatest global gradient norm")
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
+    held_out_every: int = Field(50, ge=1, description="steps between held-out losses")
+    held_out_sequences: int = Field(32, ge=1, description="sequences of a held-out loss while training")
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Self:
@@ -68,6 +70,4 @@ class ParallelConfig(Config):
     )
     threads: int = execution(1, ge=1, description="CPU threads a rank")
     checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
-    held_out_every: int = execution(50, ge=1, description="steps between held-out losses")
-    held_out_sequences: int = execution(32, ge=1, description="sequences of a held-out loss while training")
     keep_last: int = execution(3, ge=1, description="checkpoints that stay live")

@@ -1,0 +1,230 @@
+"""The body of stage `train`: opens the run's journal, starts the ranks, follows them, leaves none behind.
+
+body (this process, no torch) -> agent (torchrun's, own process group) -> ranks
+   SIGTERM, an exception, a kill -9 of any of them: the tree below saves if it can, and ends within 20 seconds
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from bloomery.artifacts.canonical import canonical
+from bloomery.artifacts.journal import Checkpoint, Journal
+from bloomery.artifacts.manifest import Artifact
+from bloomery.artifacts.stage import Context
+from bloomery.artifacts.store import S3Store
+from bloomery.config.settings import settings
+from bloomery.config.training import ParallelConfig, TrainConfig
+from training.job import (
+    GRACE,
+    REFUSED,
+    STOPPED,
+    Failure,
+    Job,
+    TrainingCrashedError,
+    TrainingError,
+    TrainingStoppedError,
+)
+from training.layout import Index, read_history
+from training.metrics import cut
+from training.mirror import Mirror
+
+
+def train(context: Context) -> dict[str, Artifact]:
+    """Trains from the journal's head to the last step.
+
+    Returns:
+        checkpoint: folder of the last step, maybe of an earlier attempt's.
+        history: canonical JSON {steps, loss, grad_norm, held_out, receipt}.
+
+    Raises:
+        TrainingError: another try would end the same way.
+        TrainingCrashedError: a rank died.
+        TrainingStoppedError: stopped on request; resumable.
+        FencedError: a later attempt holds the run.
+    """
+    config: TrainConfig = context.config
+    journal = Journal(context.store, context.key)
+    head = journal.open(context.fence, run_facts(context))
+    if head is None or head.step < config.steps:
+        job = make_job(context, journal, head)
+        context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
+        cut(job.metrics, head.step if head else 0)
+        with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
+            follow(job, context.log)
+        head = journal.head()
+    assert head is not None
+    weights = journal.weights(head)
+    folder = weights.local(context.scratch / "final")
+    index = Index.read(folder)
+    history = read_history(folder, index).model_dump(mode="json")
+    facts = {"steps": index.step, "receipt": index.receipt, **history}
+    return {"checkpoint": weights, "history": context.blob("history", canonical(facts))}
+
+
+def run_facts(context: Context) -> dict[str, str]:
+    """What is kept with the journal's head for whoever evaluates its checkpoints."""
+    sources = {"shard": context.sources["shards"], "tokenizer": context.sources["tokenizer"]}
+    return {**context.about, **sources}
+
+
+def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job:
+    """The job of this attempt; fetches its inputs and the checkpoint to resume from."""
+    parallel: ParallelConfig = context.execution.parallelism
+    place = settings().home / "logs" / "train" / context.key[:16]
+    logs, scratch = place / Path(context.attempt).name, context.scratch / "ranks"
+    for folder in (logs, scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    weights = journal.weights(head) if head else None
+    store = context.store
+    return Job(
+        train=context.config,
+        parallel=parallel,
+        device=parallel.device
+        if parallel.device != "auto"
+        else ("cuda" if shutil.which("nvidia-smi") else "cpu"),
+        store=store.uri,
+        s3_endpoint=store.endpoint if isinstance(store, S3Store) else None,
+        run=context.key,
+        fence=context.fence,
+        attempt=context.attempt,
+        shards=context.inputs["shards"].local(context.scratch / "inputs"),
+        dataset=context.inputs["shards"].output.digest,
+        tokenizer=context.inputs["tokenizer"].local(context.scratch / "inputs"),
+        tokenizer_digest=context.inputs["tokenizer"].output.digest,
+        resume=weights.local(context.scratch / "resume") if weights else None,
+        resume_digest=weights.output.digest if weights else "",
+        scratch=scratch,
+        logs=logs,
+        metrics=place / "metrics.jsonl",
+    )
+
+
+def follow(job: Job, log: Callable[[str], None]) -> None:
+    """Runs the job's ranks, passing on rank 0's lines.
+
+    Raises:
+        TrainingError, TrainingCrashedError, TrainingStoppedError: how it ended, if not well.
+    """
+    path = job.scratch / "job.json"
+    path.write_text(job.model_dump_json())
+    environment = {
+        **os.environ,
+        "TORCH_EXTENSIONS_DIR": str(job.scratch / "extensions"),  # a killed compiler's lock stays in here
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": str(job.parallel.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, "-P", "-m", "training.agent", str(path)]
+    with open(job.logs / "agent.log", "a") as agent_log, _stop_on_sigterm() as asked:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=agent_log,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+        try:
+            _pump(process, log)
+        except BaseException:
+            _end(process, log)
+            raise
+        finally:
+            process.wait()
+    if process.returncode == STOPPED or asked:
+        raise TrainingStoppedError(f"training of run {job.run[:12]} was stopped", "run it again: it resumes")
+    if process.returncode:
+        raise _cause(job, process.returncode)
+
+
+def _pump(process: subprocess.Popen[str], log: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        log(line.rstrip())
+
+
+def _end(process: subprocess.Popen[str], log: Callable[[str], None]) -> None:
+    """Asks the group to save and stop, and kills what is left after the grace."""
+    with _deaf():
+        log("stopping: the ranks save a checkpoint first")
+        _signal(process, signal.SIGTERM)
+        killer = threading.Timer(GRACE + 2, _signal, (process, signal.SIGKILL))
+        killer.start()
+        with contextlib.suppress(Exception):  # whoever listens may be gone
+            _pump(process, log)
+        process.wait()
+        killer.cancel()
+
+
+def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm() -> Iterator[list[int]]:
+    """In the main thread, makes SIGTERM raise, so that the body ends its ranks before it ends itself."""
+    asked: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        raise TrainingStoppedError("training was asked to stop", "run it again: it resumes")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """In the main thread, ignores SIGTERM and SIGINT: the stop is under way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cause(job: Job, code: int) -> TrainingError | TrainingCrashedError:
+    """The one line that says why: a signal that killed a rank, else the first exception of any rank."""
+    found = {
+        path.name: Failure.model_validate_json(path.read_bytes()) for path in job.logs.glob("*.failure.json")
+    }
+    agent = found.pop("agent.failure.json", None)
+    if agent and agent.code < 0:
+        cause, log = agent, f"rank-{agent.rank}.log"
+    elif found:
+        cause = min(found.values(), key=lambda failure: failure.when)
+        log = f"rank-{cause.rank}.log"
+    else:
+        cause = agent or Failure(
+            rank=-1, code=code, kind="", what=f"the agent ended with code {code}", when=0
+        )
+        log = f"rank-{agent.rank}.log" if agent else "agent.log"
+    who = f"rank {cause.rank}: " if cause.rank >= 0 else ""
+    what = f"{who}{cause.kind + ': ' if cause.kind else ''}{cause.what}"
+    remedy = "; ".join(filter(None, [cause.remedy, f"log: {job.logs / log}"]))
+    return TrainingError(what, remedy) if cause.code == REFUSED else TrainingCrashedError(what, remedy)

@@ -1,0 +1,57 @@
+"""How training is spread: the DeepSpeed config, made from ours, and the process group.
+
+DeepSpeed accepts unknown keys in silence, so nobody writes its JSON by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from typing import Any
+
+from bloomery.config.training import ParallelConfig, TrainConfig
+
+
+def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, Any]:
+    """The DeepSpeed JSON: ZeRO-1, fp32 or bf16 with fp32 accumulation, clipping by the global norm."""
+    config: dict[str, Any] = {
+        "train_batch_size": train.global_batch,
+        "train_micro_batch_size_per_gpu": parallel.micro_batch,
+        "gradient_accumulation_steps": train.global_batch // (parallel.micro_batch * parallel.ranks),
+        "gradient_clipping": train.clip,
+        "zero_optimization": {"stage": parallel.zero_stage},
+        "steps_per_print": 1 << 62,
+        "wall_clock_breakdown": False,
+    }
+    if train.dtype == "bf16":  # upstream #1800: without it gradients accumulate in bf16
+        config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return config
+
+
+def start_engine(device: str) -> None:
+    """Joins the process group that RANK, WORLD_SIZE and MASTER_ADDR name: gloo on "cpu", nccl on "cuda"."""
+    os.environ["DS_ACCELERATOR"] = device
+    import deepspeed
+    import torch
+
+    # Built just in time it needs a compiler, and a rank killed meanwhile leaves a lock that hangs later runs.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.utils.logger.setLevel(logging.WARNING)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed("nccl" if device == "cuda" else "gloo", verbose=False)
+
+
+def learning_rate(step: int, train: TrainConfig) -> float:
+    """Learning rate of step `step` (from 0): linear warm-up, then a cosine down to the minimum.
+
+    A pure function of the step, so a resume has no scheduler to restore.
+    """
+    if step < train.warmup_steps:
+        return train.learning_rate * (step + 1) / train.warmup_steps
+    done = (step - train.warmup_steps) / max(1, train.steps - train.warmup_steps)
+    return (
+        train.min_learning_rate
+        + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
+    )
