@@ -8,6 +8,7 @@ a dead server makes the client retry for ten minutes in silence (its policy is c
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -145,6 +146,12 @@ def session(context: Context) -> Iterator[Any]:
         finally:
             # Only the channel: a released session's id could not be opened again by the next attempt.
             spark.client.close()
+
+
+def functions() -> Any:
+    """pyspark's module of column functions that goes with `session`: Connect's own, or the classic one."""
+    classic = os.environ.get(CLASSIC) == "1"
+    return importlib.import_module("pyspark.sql.functions" if classic else "pyspark.sql.connect.functions")
 
 
 def _connect(url: str, key: str) -> Any:

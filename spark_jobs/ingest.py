@@ -43,11 +43,9 @@ def run(context: Context) -> Mapping[str, Artifact]:
         output, profile = write_table(
             spark, context, "documents", rows, ("status", "rule", "source", "path"), "length"
         )
-    covered: dict[tuple[str, str], int] = {}
-    for (_, _, source, path), length in profile.sums.items():
-        covered[source, path] = covered.get((source, path), 0) + length
+    covered = profile.sums_by("source", "path")
     _check_cover(files, covered)
-    about = {"documents": output.rows, "bytes": sum(covered.values()), "facts": funnel(profile.counts)}
+    about = {"documents": output.rows, "bytes": sum(covered.values()), "facts": funnel(profile)}
     return {"documents": context.artifact("documents", output.model_copy(update=about))}
 
 
@@ -55,7 +53,7 @@ def _bytes(files: list[File]) -> int:
     return sum(file.size for file in files)
 
 
-def _check_cover(files: list[File], covered: Mapping[tuple[str, str], int]) -> None:
+def _check_cover(files: list[File], covered: Mapping[tuple[str, ...], int]) -> None:
     """Each file's records and quarantined ranges, as read back, hold all of its bytes; a compressed file's, some."""
     for file in files:
         found = covered.get((file.source, file.path))

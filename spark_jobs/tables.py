@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 from bloomery.artifacts.digests import TableDigest, batch_digest
 from bloomery.artifacts.manifest import Artifact, Output
@@ -22,25 +23,50 @@ class BalanceError(BloomeryError):
     """Rows in are not rows out: something was lost or doubled."""
 
 
-class Profile(NamedTuple):
+@dataclass(frozen=True)
+class Profile:
     """What one read of a table says of it."""
 
-    digest: TableDigest
-    counts: Counter[tuple[str, ...]]
-    """Rows per tuple of the grouping columns, null as an empty string."""
-    sums: Counter[tuple[str, ...]]
-    """Sum of the measured column per tuple of the grouping columns."""
+    group: tuple[str, ...]
+    """The columns it is grouped by."""
+    digest: TableDigest = TableDigest()
+    counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Rows per tuple of values of those columns, null as an empty string."""
+    sums: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Sum of the measured column per such tuple."""
 
-    def __add__(self, other: Profile) -> Profile:  # type: ignore[override]
+    def __add__(self, other: Profile) -> Profile:
         counts, sums = self.counts.copy(), self.sums.copy()
         counts.update(other.counts)  # Counter's own + drops what adds up to zero
         sums.update(other.sums)
-        return Profile(self.digest + other.digest, counts, sums)
+        return Profile(self.group, self.digest + other.digest, counts, sums)
+
+    def counts_by(self, *columns: str) -> Counter[tuple[str, ...]]:
+        """Rows per tuple of values of some of the columns."""
+        return self._by(self.counts, columns)
+
+    def sums_by(self, *columns: str) -> Counter[tuple[str, ...]]:
+        """Sum of the measured column per tuple of values of some of the columns."""
+        return self._by(self.sums, columns)
+
+    def _by(self, totals: Counter[tuple[str, ...]], columns: tuple[str, ...]) -> Counter[tuple[str, ...]]:
+        positions = [self.group.index(column) for column in columns]
+        merged = Counter[tuple[str, ...]]()
+        for key, total in totals.items():
+            merged[tuple(key[position] for position in positions)] += total
+        return merged
 
 
 def read_table(spark: Any, artifact: Artifact) -> Any:
     """The DataFrame of an input table."""
     return spark.read.format("delta").load(artifact.spark_uri)
+
+
+def scratch_table(spark: Any, context: Context, name: str, frame: Any) -> Any:
+    """Computes `frame` once, below the attempt's folder: Parquet that no manifest names and collection removes."""
+    uri = context.store.spark_uri(context.place(f"scratch/{name}"))
+    frame.write.mode("error").parquet(uri)
+    return spark.read.schema(frame.schema).parquet(uri)
 
 
 def write_table(
@@ -69,11 +95,12 @@ def write_table(
 
 def profile_of(frame: Any, group: Iterable[str], measure: str) -> Profile:
     """Digest, counts and sums of a DataFrame in one job: each partition answers with one line."""
-    parts = frame.mapInArrow(partial(_partial_profile, list(group), measure), "part string").collect()
-    return reduce(add, (_parsed(row[0]) for row in parts), Profile(TableDigest(), Counter(), Counter()))
+    columns = tuple(group)
+    parts = frame.mapInArrow(partial(_partial_profile, columns, measure), "part string").collect()
+    return reduce(add, (_parsed(columns, row[0]) for row in parts), Profile(columns))
 
 
-def _partial_profile(group: list[str], measure: str, batches: Iterator[Any]) -> Iterator[Any]:
+def _partial_profile(group: tuple[str, ...], measure: str, batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     digest, counts, sums = TableDigest(), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
@@ -111,21 +138,18 @@ _ARROW: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _parsed(line: str) -> Profile:
+def _parsed(group: tuple[str, ...], line: str) -> Profile:
     part = json.loads(line)
     counts = Counter({tuple(key): count for *key, count, _ in part["groups"]})
     sums = Counter({tuple(key): total for *key, _, total in part["groups"]})
-    return Profile(TableDigest(part["rows"], tuple(part["lanes"])), counts, sums)
+    return Profile(group, TableDigest(part["rows"], tuple(part["lanes"])), counts, sums)
 
 
-def funnel(counts: Counter[tuple[str, ...]], status: int = 0, rule: int = 1) -> dict[str, dict[str, int]]:
-    """Rows per status and, of those not kept, per rule: {"status": {...}, "rules": {...}}."""
-    statuses, rules = Counter[str](), Counter[str]()
-    for key, count in counts.items():
-        statuses[key[status]] += count
-        if key[rule]:
-            rules[key[rule]] += count
-    return {"status": dict(sorted(statuses.items())), "rules": dict(sorted(rules.items()))}
+def funnel(profile: Profile) -> dict[str, dict[str, int]]:
+    """Rows per status, and per rule of those that one caught: {"status": {...}, "rules": {...}}."""
+    statuses = {status: count for (status,), count in sorted(profile.counts_by("status").items())}
+    rules = {rule: count for (rule,), count in sorted(profile.counts_by("rule").items()) if rule}
+    return {"status": statuses, "rules": rules}
 
 
 def check_balance(stage: str, read: int | None, written: int) -> None:

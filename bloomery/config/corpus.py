@@ -10,6 +10,19 @@ from bloomery.config.base import Config, execution
 
 Format = Literal["auto", "jsonl", "text", "markdown", "html", "python"]
 
+LANGUAGES = frozenset(
+    """
+    af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb
+    co cs cv cy da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he
+    hi hif hr hsb ht hu hy ia id ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez
+    li lmo lo lrc lt lv mai mg mhr min mk ml mn mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn
+    no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn sco sd sh si sk sl so sq
+    sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo wa war wuu xal xmf yi yo
+    yue zh
+    """.split()  # noqa: SIM905  a list of 176 literals would fill a page
+)
+"""Codes that the language identifier (fastText lid.176) can answer with."""
+
 
 class Source(Config):
     """One place that documents come from."""
@@ -92,6 +105,16 @@ class CleanConfig(Config):
         0.65, ge=0, le=1, description="least score of the language identifier (FineWeb: 0.65)"
     )
     gopher: GopherConfig = Field(GopherConfig(), description="quality rules of Gopher")
+
+    @field_validator("languages")
+    @classmethod
+    def _known_languages(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := sorted(set(languages) - LANGUAGES):
+            raise ValueError(
+                f"unknown language code(s) {', '.join(unknown)}, which no document would have; "
+                "codes are those of fastText's lid.176, as en, de, zh"
+            )
+        return languages
 
 
 class DedupConfig(Config):

@@ -1,0 +1,1 @@
+"""From raw text to judged text: extraction, repair, language, quality rules."""
