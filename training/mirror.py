@@ -89,8 +89,12 @@ class Mirror:
             self._client.log_batch(self._id, metrics=metrics[start : start + BATCH])
 
 
-def connect(name: str, run: str) -> tuple[Any, str]:
-    """MLflow's client and the id of the MLflow run that mirrors `run`, made if absent."""
+def open_client() -> Any:
+    """MLflow's client.
+
+    Raises:
+        OSError: nothing listens there.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -98,7 +102,12 @@ def connect(name: str, run: str) -> tuple[Any, str]:
     socket.create_connection((url.host, url.port or 80), timeout=5).close()  # before an import of seconds
     from mlflow import MlflowClient
 
-    client = MlflowClient(str(url))
+    return MlflowClient(str(url))
+
+
+def connect(name: str, run: str) -> tuple[Any, str]:
+    """MLflow's client and the id of the MLflow run that mirrors `run`, made if absent."""
+    client = open_client()
     experiment = client.get_experiment_by_name(name)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
     found = client.search_runs([experiment_id], f"tags.`bloomery.run` = '{run}'", max_results=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from bloomery.config.base import Config, execution
@@ -15,8 +17,16 @@ class EvaluateConfig(Config):
     sample_tokens: int = Field(48, ge=0, description="tokens to generate for the sample")
 
 
+class ExportConfig(Config):
+    """What a released model is made of."""
+
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="dtype of the released weights")
+
+
 class ReleaseConfig(Config):
     """When a candidate becomes the champion."""
+
+    export: ExportConfig = Field(ExportConfig(), description="what a released model is made of")
 
     min_improvement: float = Field(0.0, ge=0, description="least drop of bits per byte against the champion")
     max_bits_per_byte: float | None = Field(None, gt=0, description="a worse candidate is never released")

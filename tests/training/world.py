@@ -37,9 +37,7 @@ TINY = TrainConfig(
 )
 SPREAD = ParallelConfig(ranks=2, micro_batch=2, checkpoint_every=5, device="cpu")
 
-SUBJECTS = "the smith the bellows a furnace the ore an old hammer the iron his apprentice a bloom".split(
-    " the "
-)
+SUBJECTS = ["the smith", "bellows a furnace", "ore an old hammer", "iron his apprentice a bloom"]
 VERBS = ["melts", "strikes", "feeds", "cools", "turns", "carries"]
 
 

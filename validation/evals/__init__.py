@@ -1,0 +1,1 @@
+"""Evaluation: what a checkpoint is worth, for each live checkpoint without an eval."""

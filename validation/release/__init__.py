@@ -1,0 +1,1 @@
+"""Release: export, signature, policy, promotion."""

@@ -1,0 +1,35 @@
+"""The stages of the artifact plane: declarations only."""
+
+from bloomery.artifacts.stage import Stage
+from bloomery.config.release import EvaluateConfig, ExportConfig
+from validation.gates.stages import CORPUS_GATE, SHARD_GATE
+
+EVALUATE = Stage(
+    name="evaluate",
+    version=1,
+    config=EvaluateConfig,
+    inputs={
+        "checkpoint": "checkpoint.weights",
+        "shards": "shard.shards",
+        "tokenizer": "tokenizer.tokenizer",
+    },
+    libraries=("torch",),
+    body="validation.evals.evaluate:evaluate",
+)
+"""Output: eval (JSON: bits per byte, loss, tokens, bytes, step, a generated sample)."""
+
+EXPORT = Stage(
+    name="export",
+    version=1,
+    config=ExportConfig,
+    inputs={
+        "checkpoint": "train.checkpoint",
+        "tokenizer": "tokenizer.tokenizer",
+        "eval": "evaluate.eval",
+    },
+    body="validation.release.export:export",
+    optional=("eval",),
+)
+"""Output: model (a folder that transformers loads)."""
+
+__all__ = ["CORPUS_GATE", "EVALUATE", "EXPORT", "SHARD_GATE"]
