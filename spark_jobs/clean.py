@@ -39,11 +39,11 @@ def run(context: Context) -> Mapping[str, Artifact]:
     documents = context.inputs["documents"]
     with session(context) as spark:
         rows = read_table(spark, documents).select(*READ).mapInArrow(partial(_clean, context.config), SCHEMA)
-        output, profile = write_table(spark, context, "documents", rows, ("status", "rule"), "bytes")
+        output, profile = write_table(spark, context, "documents", rows, ("status", "rule"), ("bytes",))
     check_balance("clean", documents.output.rows, output.rows or 0)
     about = {
         "documents": profile.counts_by("status")[("kept",)],
-        "bytes": profile.sums_by("status")[("kept",)],
+        "bytes": profile.sums_by("bytes", "status")[("kept",)],
         "facts": funnel(profile),
     }
     return {"documents": context.artifact("documents", output.model_copy(update=about))}

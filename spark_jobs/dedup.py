@@ -45,12 +45,15 @@ def run(context: Context) -> Mapping[str, Artifact]:
         )
         decisions = scratch_table(spark, context, "decisions", _decide(signatures, context.config))
         rows = _rows(kept, decisions)
-        output, profile = write_table(spark, context, "documents", rows, ("status", "rule", "split"), "bytes")
+        output, profile = write_table(
+            spark, context, "documents", rows, ("status", "rule", "split"), ("bytes",)
+        )
+    context.store.remove(context.place("scratch"))
     check_balance("dedup", documents.output.documents, output.rows or 0)
     splits = {split: count for (split,), count in sorted(profile.counts_by("split").items()) if split}
     about = {
         "documents": profile.counts_by("status")[("kept",)],
-        "bytes": profile.sums_by("status")[("kept",)],
+        "bytes": profile.sums_by("bytes", "status")[("kept",)],
         "facts": funnel(profile) | {"splits": splits},
     }
     return {"documents": context.artifact("documents", output.model_copy(update=about))}
@@ -138,8 +141,6 @@ def _sign(config: DedupConfig, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _verify(batches: Iterator[Any]) -> Iterator[Any]:
-    import numpy as np
-
     from spark_jobs.minhash import jaccard
 
     for batch in batches:

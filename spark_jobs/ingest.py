@@ -41,9 +41,9 @@ def run(context: Context) -> Mapping[str, Artifact]:
         frame = spark.createDataFrame([tuple(file) for file in files], list(File._fields))
         rows = frame.repartition(tasks).mapInArrow(partial(_read, fields, context.config), SCHEMA)
         output, profile = write_table(
-            spark, context, "documents", rows, ("status", "rule", "source", "path"), "length"
+            spark, context, "documents", rows, ("status", "rule", "source", "path"), ("length",)
         )
-    covered = profile.sums_by("source", "path")
+    covered = profile.sums_by("length", "source", "path")
     _check_cover(files, covered)
     about = {"documents": output.rows, "bytes": sum(covered.values()), "facts": funnel(profile)}
     return {"documents": context.artifact("documents", output.model_copy(update=about))}

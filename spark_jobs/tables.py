@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
@@ -33,7 +33,7 @@ class Profile:
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Rows per tuple of values of those columns, null as an empty string."""
     sums: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Sum of the measured column per such tuple."""
+    """Sum of a measured column per (its name, *such a tuple)."""
 
     def __add__(self, other: Profile) -> Profile:
         counts, sums = self.counts.copy(), self.sums.copy()
@@ -45,9 +45,10 @@ class Profile:
         """Rows per tuple of values of some of the columns."""
         return self._by(self.counts, columns)
 
-    def sums_by(self, *columns: str) -> Counter[tuple[str, ...]]:
-        """Sum of the measured column per tuple of values of some of the columns."""
-        return self._by(self.sums, columns)
+    def sums_by(self, measure: str, *columns: str) -> Counter[tuple[str, ...]]:
+        """Sum of a measured column per tuple of values of some of the columns."""
+        sums = Counter({key[1:]: total for key, total in self.sums.items() if key[0] == measure})
+        return self._by(sums, columns)
 
     def _by(self, totals: Counter[tuple[str, ...]], columns: tuple[str, ...]) -> Counter[tuple[str, ...]]:
         positions = [self.group.index(column) for column in columns]
@@ -70,7 +71,7 @@ def scratch_table(spark: Any, context: Context, name: str, frame: Any) -> Any:
 
 
 def write_table(
-    spark: Any, context: Context, name: str, frame: Any, group: Iterable[str], measure: str
+    spark: Any, context: Context, name: str, frame: Any, group: tuple[str, ...], measures: tuple[str, ...]
 ) -> tuple[Output, Profile]:
     """Writes `frame` as output `name` and reads it back once.
 
@@ -80,7 +81,7 @@ def write_table(
         name: output's name.
         frame: DataFrame to write.
         group: columns to count rows by.
-        measure: integer column to sum per group.
+        measures: integer columns to sum per group.
 
     Returns:
         The output with its digest and rows, and the profile.
@@ -88,33 +89,37 @@ def write_table(
     uri = context.store.spark_uri(context.place(name))
     frame.write.format("delta").mode("error").save(uri)
     written = spark.read.format("delta").load(uri)
-    profile = profile_of(written, group, measure)
+    profile = profile_of(written, group, measures)
     schema = [(field.name, field.dataType.simpleString()) for field in written.schema]
     return Output(digest=profile.digest.hexdigest(schema), rows=profile.digest.rows), profile
 
 
-def profile_of(frame: Any, group: Iterable[str], measure: str) -> Profile:
+def profile_of(frame: Any, group: tuple[str, ...], measures: tuple[str, ...]) -> Profile:
     """Digest, counts and sums of a DataFrame in one job: each partition answers with one line."""
-    columns = tuple(group)
-    parts = frame.mapInArrow(partial(_partial_profile, columns, measure), "part string").collect()
-    return reduce(add, (_parsed(columns, row[0]) for row in parts), Profile(columns))
+    parts = frame.mapInArrow(partial(_partial_profile, group, measures), "part string").collect()
+    return reduce(add, (_parsed(group, row[0]) for row in parts), Profile(group))
 
 
-def _partial_profile(group: tuple[str, ...], measure: str, batches: Iterator[Any]) -> Iterator[Any]:
+def _partial_profile(
+    group: tuple[str, ...], measures: tuple[str, ...], batches: Iterator[Any]
+) -> Iterator[Any]:
     import pyarrow as pa
 
     digest, counts, sums = TableDigest(), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for batch in batches:
         digest += batch_digest(batch)
         keys = zip(*(batch.column(name).to_pylist() for name in group), strict=True)
-        for key, value in zip(keys, batch.column(measure).to_pylist(), strict=True):
-            named = tuple(item or "" for item in key)
+        values = zip(*(batch.column(name).to_pylist() for name in measures), strict=True)
+        for key, measured in zip(keys, values, strict=True):
+            named = tuple("" if item is None else str(item) for item in key)
             counts[named] += 1
-            sums[named] += value or 0
+            for measure, value in zip(measures, measured, strict=True):
+                sums[(measure, *named)] += value or 0
     part = {
         "rows": digest.rows,
         "lanes": digest.lanes,
-        "groups": [[*key, counts[key], sums[key]] for key in sorted(counts)],
+        "counts": [[*key, count] for key, count in counts.items()],
+        "sums": [[*key, total] for key, total in sums.items()],
     }
     yield pa.RecordBatch.from_pydict({"part": [json.dumps(part)]})
 
@@ -140,8 +145,7 @@ _ARROW: dict[str, Callable[[Any], Any]] = {
 
 def _parsed(group: tuple[str, ...], line: str) -> Profile:
     part = json.loads(line)
-    counts = Counter({tuple(key): count for *key, count, _ in part["groups"]})
-    sums = Counter({tuple(key): total for *key, _, total in part["groups"]})
+    counts, sums = (Counter({tuple(key): total for *key, total in part[name]}) for name in ("counts", "sums"))
     return Profile(group, TableDigest(part["rows"], tuple(part["lanes"])), counts, sums)
 
 
