@@ -58,7 +58,10 @@ def example(text: str) -> dict[str, Any]:
 
 @app.command(**example("bloomery up"))
 def up(timeout: Annotated[float, typer.Option(help="seconds to wait until all are ready")] = 300) -> None:
-    """Start the services of this profile: Airflow, the Spark engine, MLflow. Running already is fine."""
+    """Start the services of this profile: Airflow, the Spark engine, MLflow. Running already is fine.
+
+    Returns when a run can start: MLflow and the triggerer may still be on their way.
+    """
     from bloomery.cluster import supervisor
 
     config = settings()
@@ -71,9 +74,9 @@ def up(timeout: Annotated[float, typer.Option(help="seconds to wait until all ar
                 if state.state in {"ready", "done"} and name not in said:
                     said.add(name)
                     console.print(f"  [green]✓[/] {name:<22} {state.seconds:5.1f} s")
-            if states and all(state.state in {"ready", "done"} for state in states.values()):
+            waiting = [n for n, s in states.items() if s.essential and s.state not in {"ready", "done"}]
+            if states and not waiting:
                 break
-            waiting = [name for name, state in states.items() if state.state not in {"ready", "done"}]
             status.update(f"starting {', '.join(waiting)}")
             if not supervisor.running(config) or time.monotonic() - began > timeout:
                 dead = next(
@@ -169,9 +172,10 @@ def config(
         print(resolved.model_dump_json(indent=2))
         return
     table = Table("field", "value", "identity", "meaning", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for knob in knobs(resolved):
         table.add_row(knob.path, json.dumps(knob.value), "yes" if knob.identity else "no", knob.meaning)
-    console.print(table)
+    console.print(table, width=max(console.width, 150))
 
 
 # --- artifacts ----------------------------------------------------------------------------------
@@ -220,9 +224,9 @@ def explain(
     """Print a record's whole way: read, kept or dropped by which rule, duplicate of what, in which shard."""
     from spark_jobs.explain import explain as trace_document
 
-    from bloomery.airflow.work import data_manifests
+    from bloomery.airflow.work import published
 
-    steps = trace_document(_store(), data_manifests(name), document)
+    steps = trace_document(_store(), published(name), document)
     if not steps:
         raise BloomeryError(
             f"no record {document!r} in the published dataset {name}", "give an id or URL of a table"

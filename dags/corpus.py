@@ -22,7 +22,7 @@ with DAG(
             "configs/demo.yaml",
             type="string",
             title="Run config",
-            description="YAML file of the run (a path on Airflow's machine), or the digest of a config in the store",
+            description="YAML file (a path on Airflow's machine), or the digest of a config in the store",
         ),
         "until": Param(
             "release",

@@ -42,7 +42,11 @@ with DAG(
         """Wakes `release`, unless the run ends here."""
         yield announce(CANDIDATES, item, after="evaluate")
 
-    evaluate = StageOperator.partial(task_id="evaluate", pool="training").expand(item=begin())
+    evaluate = StageOperator.partial(
+        task_id="evaluate",
+        pool="training",
+        map_index_template="{{ task.item['name'] }} {{ task.item['step'] }}",
+    ).expand(item=begin())
     found = candidates()
     evaluate >> found
     wake.expand(item=found)

@@ -44,5 +44,7 @@ with DAG(
         """Wakes `evaluate`, unless the run ends here."""
         yield announce(CHECKPOINTS, item, after="pretrain")
 
-    train = StageOperator.partial(task_id="train", pool="training").expand(item=begin())
+    train = StageOperator.partial(
+        task_id="train", pool="training", map_index_template="{{ task.item['name'] }}"
+    ).expand(item=begin())
     wake.expand(item=train.output)

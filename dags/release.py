@@ -1,8 +1,9 @@
-"""release: exports a candidate, asks a person, and promotes it. One that loses is kept, with the reasons."""
+"""release: exports a candidate, signs it, asks a person, promotes it. One that loses is kept."""
 
 from __future__ import annotations
 
 from airflow.sdk import DAG, get_current_context, task, task_group
+from airflow.sdk.exceptions import AirflowSkipException
 
 from bloomery.airflow.approval import ReleaseApproval
 from bloomery.airflow.assets import CANDIDATES, woken_by
@@ -10,7 +11,7 @@ from bloomery.airflow.operators import DEFAULTS, StageOperator, explained
 
 with DAG(
     "release",
-    description="Candidate -> export -> signature -> decision -> approval -> champion",
+    description="Candidate -> export -> decision -> signature -> approval -> champion",
     schedule=[CANDIDATES],
     is_paused_upon_creation=False,
     catchup=False,
@@ -21,37 +22,43 @@ with DAG(
 
     @task
     def begin() -> list[dict[str, str]]:
-        """The candidates, each with the champion that it is compared with, read once."""
-        from bloomery.airflow.work import with_champion
-
-        context = get_current_context()
-        with explained(context["ti"].log):
-            return [with_champion(item) for item in woken_by(CANDIDATES, context)]
+        """The candidates that woke this run."""
+        return woken_by(CANDIDATES, get_current_context())
 
     @task
     def decide(item: dict[str, str]) -> dict[str, str]:
-        """Better than the champion, or first? A candidate that loses ends here."""
-        from bloomery.airflow.work import decide
+        """Better than the champion, or the first? A candidate that loses ends here."""
+        from bloomery.airflow.work import Kept, decide
 
         log = get_current_context()["ti"].log
         with explained(log):
-            return decide(item, log.info)
+            decided = decide(item, log.info)
+        if isinstance(decided, Kept):
+            raise AirflowSkipException(f"kept: {decided.reasons}")
+        return decided
 
-    @task(trigger_rule="none_failed_min_one_success")
-    def promote(item: dict[str, str], approval: dict) -> dict[str, str]:
+    @task
+    def sign(item: dict[str, str]) -> dict[str, str]:
+        """Signs the exported model with the deployment's key."""
+        from bloomery.airflow.work import sign
+
+        log = get_current_context()["ti"].log
+        with explained(log):
+            return sign(item, log.info)
+
+    @task
+    def promote(item: dict[str, str], approval: dict[str, str]) -> dict[str, str]:
         """Makes the candidate the champion: one compare-and-swap."""
-        from bloomery.airflow.work import promote
+        from bloomery.airflow.work import release
 
         log = get_current_context()["ti"].log
         with explained(log):
-            return promote(item, approval, log.info)
+            return release(item, approval["approver"], log.info)
 
     @task_group
     def candidate(item: dict[str, str]):
         """One candidate's way."""
-        exported = StageOperator(task_id="export", item=item).output
-        decided = decide(exported)
-        approval = ReleaseApproval(task_id="approve", item=decided)
-        promote(decided, approval.output)
+        signed = sign(decide(StageOperator(task_id="export", stage="export", item=item).output))
+        promote(signed, ReleaseApproval(task_id="approve", item=signed).output)
 
     candidate.expand(item=begin())

@@ -24,8 +24,8 @@ def announce(asset: Asset, item: Item, after: str) -> Metadata:
     Raises:
         AirflowSkipException: the run ends with `after`; no event is made.
     """
-    if item["until"] == after:
-        raise AirflowSkipException(f"the run ends with {after}, as asked")
+    if UNTIL.index(item["until"]) <= UNTIL.index(after):
+        raise AirflowSkipException(f"the run ends with {item['until']}, as asked")
     return Metadata(asset, extra={"item": {**item}})
 
 

@@ -5,27 +5,39 @@ Nothing here imports an engine; a finished stage costs a few reads of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any, NamedTuple
 
 from bloomery.airflow.catalogue import STAGES
 from bloomery.artifacts.canonical import canonical, sha256
-from bloomery.artifacts.manifest import Manifest
-from bloomery.artifacts.refs import move_ref, read_ref
-from bloomery.artifacts.run import Outcome, run_stage
-from bloomery.artifacts.store import Store, open_store
+from bloomery.artifacts.manifest import read_action, read_manifest
+from bloomery.artifacts.refs import RefMovedError, list_refs, move_ref, read_ref
+from bloomery.artifacts.run import Outcome, finished, run_stage
+from bloomery.artifacts.store import Store, open_store, probe
+from bloomery.config.corpus import SnapshotConfig
 from bloomery.config.run import ConfigError, RunConfig, load, parse
 from bloomery.config.settings import settings
 from bloomery.errors import BloomeryError
+from spark_jobs.snapshot import take
+from validation.evals.pending import evaluation, pending
+from validation.release.promote import Candidate, champion, consider, promote, sign_candidate
 
 Item = dict[str, str]
-Log = Callable[..., None]
+Log = Callable[..., Any]
+
+DATA_STAGES = ("snapshot", "ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate")
+"""The stages of the DAG `corpus`, in its order."""
 
 
 @cache
 def store() -> Store:
     """The store of this deployment."""
     return open_store(settings().store_uri, settings().s3_endpoint)
+
+
+# --- configs ------------------------------------------------------------------------------------
 
 
 def keep_config(config: RunConfig) -> str:
@@ -53,21 +65,20 @@ def resolve_config(given: str) -> str:
     return keep_config(load(given))
 
 
+# --- corpus -------------------------------------------------------------------------------------
+
+
 def begin(config: str, until: str) -> Item:
-    """A run's first item. Mutable refs are read here, once a run, and enter only the verdicts that record
-    them."""
+    """A run's first item. Mutable refs are read here, once a run, and recorded in verdicts alone."""
+    probe(store())
     digest = resolve_config(config)
     item = {"config": digest, "name": read_config(digest).name, "until": until}
-    published = read_ref(store(), f"datasets/{item['name']}/published")
-    return item | ({"published": published.value["digest"]} if published else {})
+    ref = read_ref(store(), f"datasets/{item['name']}/published")
+    return item | ({"published": ref.value["digest"]} if ref else {})
 
 
 def take_snapshot(item: Item, date: str | None, log: Log) -> Item:
-    """Lists the sources, or replays what was listed at a past date."""
-    from spark_jobs.snapshot import take
-
-    from bloomery.config.corpus import SnapshotConfig
-
+    """Lists the sources, or replays what was listed at a past date (YYYY-MM-DD)."""
     outcome = take(read_config(item["config"]).section(SnapshotConfig), store(), date, log)
     _say("snapshot", outcome, log)
     return item | {"snapshot": outcome.digest}
@@ -80,7 +91,6 @@ def run_item(name: str, item: Item, log: Log) -> Item:
         BloomeryError: whatever the stage refuses; a gate that did not pass.
     """
     stage, config = STAGES[name], read_config(item["config"])
-    policies = {gate: config.section(STAGES[gate].config) for gate in stage.gates}
     upstream = dict(item)
     if name == "corpus_gate" and (baseline := _baseline(item)):
         upstream["baseline"] = baseline
@@ -90,7 +100,7 @@ def run_item(name: str, item: Item, log: Log) -> Item:
         upstream,
         store(),
         execution=config.execution,
-        policies=policies,
+        policies={gate: config.section(STAGES[gate].config) for gate in stage.gates},
         about={"config": item["config"], "name": item["name"]},
         log=log,
     )
@@ -100,15 +110,15 @@ def run_item(name: str, item: Item, log: Log) -> Item:
 
 
 def _say(name: str, outcome: Outcome, log: Log) -> None:
-    what = "done already" if outcome.hit else "made"
-    log(f"{name}: {what}: manifest {outcome.digest}")
+    log(f"{name}: {'done already' if outcome.hit else 'made'}: manifest {outcome.digest}")
 
 
 def _judge(name: str, outcome: Outcome, log: Log) -> None:
     verdict = outcome.manifest.outputs.get("verdict")
     if verdict is None:
         return
-    report = store().uri + "/" + _place(outcome.manifest, "report")
+    action = read_action(store(), outcome.manifest.spec.key)
+    report = f"{store().uri}/{action.places['report']}" if action else "gone"
     log(f"{name}: report: {report}")
     if not verdict.facts["passed"] and not read_ref(store(), f"waivers/{outcome.digest}"):
         raise BloomeryError(
@@ -117,52 +127,156 @@ def _judge(name: str, outcome: Outcome, log: Log) -> None:
         )
 
 
-def _place(manifest: Manifest, output: str) -> str:
-    from bloomery.artifacts.manifest import read_action
-
-    action = read_action(store(), manifest.spec.key)
-    return action.places[output] if action else ""
-
-
 def _baseline(item: Item) -> str | None:
     """The published snapshot that this run's drift is measured against, as it stood when the run began.
 
     A snapshot that is itself published keeps the baseline it was judged against, so that its verdict stands.
     """
-    if "published" not in item:
-        return None
-    published = store().get(f"cas/{item['published']}")
-    known = _json(published.data) if published else {}
-    if known.get("dedup") == item["dedup"]:
-        return known.get("baseline") or None
-    return known.get("dedup")
+    known = _read_json(item["published"]) if "published" in item else {}
+    return (known["baseline"] if known.get("dedup") == item["dedup"] else known.get("dedup")) or None
 
 
-def _json(data: bytes) -> Item:
-    import json
-
-    return dict(json.loads(data))
+def _read_json(digest: str) -> dict[str, Any]:
+    return dict(json.loads(store().read(f"cas/{digest}")))
 
 
 def publish(item: Item, log: Log) -> Item:
-    """Makes the shards the published dataset of this name: what `pretrain` trains on and the next snapshot
-    is compared with."""
-    known = {
-        key: item[key]
-        for key in ("config", "name", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate")
-    }
-    known |= {"baseline": _baseline(item) or ""}
+    """Makes this the published dataset of its name: what is trained on, and the next drift's baseline."""
+    known = {key: item[key] for key in ("config", "name", *DATA_STAGES)}
+    known["baseline"] = _baseline(item) or ""
     data = canonical(known)
     store().put_new(f"cas/{sha256(data)}", data)
-    name = f"datasets/{item['name']}/published"
+    _point(f"datasets/{item['name']}/published", {"digest": sha256(data), "until": item["until"]})
+    log(f"published {item['name']}: shards {item['shard']}")
+    return known | {"until": item["until"]}
+
+
+def _point(name: str, value: dict[str, Any]) -> None:
+    """Moves a ref to `value`, whatever it was: the last one counts."""
     while True:
         ref = read_ref(store(), name)
-        if ref and ref.value["digest"] == sha256(data):
-            break
+        if ref and ref.value == value:
+            return None
         try:
-            move_ref(store(), name, {"digest": sha256(data), "until": item["until"]}, ref)
-            break
-        except BloomeryError:
-            log(f"{name} was moved by another; reading it again")
-    log(f"published {item['name']}: shards {item['shard']}")
-    return {**known, "until": item["until"]}
+            return move_ref(store(), name, value, ref)
+        except RefMovedError:
+            continue
+
+
+def published(name: str) -> Item:
+    """The item of the published dataset of this name.
+
+    Raises:
+        BloomeryError: none is published.
+    """
+    ref = read_ref(store(), f"datasets/{name}/published")
+    if ref is None:
+        raise BloomeryError(
+            f"no dataset is published under the name {name!r}", "run the DAG corpus with such a config"
+        )
+    return {**_read_json(ref.value["digest"]), "until": ref.value["until"]}
+
+
+# --- evaluate -----------------------------------------------------------------------------------
+
+
+def unevaluated() -> list[Item]:
+    """An item for each live checkpoint without an evaluation: what the store says, whatever woke the DAG."""
+    return [
+        {
+            "config": found.config,
+            "name": found.name,
+            "until": "release",
+            "step": str(found.step),
+            **found.upstream,
+        }
+        for found in pending(store())
+    ]
+
+
+def candidates(woken: Iterable[Item]) -> list[Item]:
+    """Finished runs with an evaluation: those that woke the DAG, and those that nobody decided on yet."""
+    items = {item["train"]: item for item in [*_undecided(), *woken]}
+    found = []
+    for item in items.values():
+        measured = evaluation(store(), read_config(item["config"]).evaluate, item)
+        if measured:
+            found.append(item | {"evaluate": measured})
+    return found
+
+
+def _undecided() -> Iterable[Item]:
+    """Finished runs without a decision, as the heads of the journals tell them."""
+    for ref in list_refs(store(), "runs/"):
+        run = ref.name.split("/")[1]
+        trained = finished(store(), run)
+        if trained is None or read_ref(store(), f"decisions/{trained.digest}"):
+            continue
+        item = {key: ref.value[key] for key in ("config", "name", "shard", "tokenizer")}
+        dataset = read_ref(store(), f"datasets/{item['name']}/published")
+        yield item | {"until": dataset.value["until"] if dataset else "release", "train": trained.digest}
+
+
+# --- release ------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """A candidate that does not become the champion, and why."""
+
+    reasons: str
+
+
+class ApprovalRequest(NamedTuple):
+    """What a person is asked, or that nobody is."""
+
+    auto: bool
+    subject: str
+    body: str
+    approvers: tuple[str, ...]
+
+
+def _candidate(item: Item) -> Candidate:
+    return Candidate(export=item["export"], evaluate=item["evaluate"], config=item["config"])
+
+
+def decide(item: Item, log: Log) -> Item | Kept:
+    """Better than the champion, or the first? Records the decision."""
+    now = champion(store(), item["name"])
+    decision = consider(store(), item["name"], _candidate(item), read_config(item["config"]).release)
+    reasons = "; ".join(decision.reasons)
+    value = {"digest": item["evaluate"], "promote": decision.promote, "reasons": reasons}
+    _point(f"decisions/{item['train']}", value)
+    if now and now.digest == item["export"]:
+        log(f"decide: done already: {reasons}")
+        return Kept(reasons)
+    log(f"decide: {'promote' if decision.promote else 'kept'}: {reasons}")
+    return item | {"reasons": reasons} if decision.promote else Kept(reasons)
+
+
+def sign(item: Item, log: Log) -> Item:
+    """Signs the exported model."""
+    signature = sign_candidate(store(), _candidate(item))
+    log(f"sign: made: signature {signature}")
+    return item | {"signature": signature}
+
+
+def approval_request(item: Item) -> ApprovalRequest:
+    """What to ask before `item` becomes the champion."""
+    release = read_config(item["config"]).release
+    facts = read_manifest(store(), item["evaluate"]).outputs["eval"].facts
+    body = (
+        f"**{item['name']}**: {facts['bits_per_byte']:.4f} bits per byte on the held-out split.\n\n"
+        f"{item['reasons']}\n\nExport: `{item['export']}`\n\nSignature: `{item['signature']}`"
+    )
+    return ApprovalRequest(release.auto_approve, f"Release {item['name']}?", body, release.approvers)
+
+
+def release(item: Item, approver: str, log: Log) -> Item:
+    """Makes the candidate the champion: one compare-and-swap, then the mirror in MLflow."""
+    policy = read_config(item["config"]).release
+    verdict = promote(store(), item["name"], _candidate(item), item["signature"], policy, approver, log)
+    if verdict.release is None:
+        log(f"kept: {'; '.join(verdict.decision.reasons)}")
+        return item
+    log(f"promote: made: {item['name']} version {verdict.release.version}, approved by {approver}")
+    return item | {"version": str(verdict.release.version)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import rfc8785
 
-EXACT = 1 << 53
+EXACT = (1 << 53) - 1
 
 
 def canonical(value: Any) -> bytes:

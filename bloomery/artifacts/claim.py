@@ -8,10 +8,13 @@ clock: a claim whose counter stands still for `lease` seconds is taken over, wha
 from __future__ import annotations
 
 import json
+import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bloomery.artifacts.store import Store
@@ -19,11 +22,36 @@ from bloomery.artifacts.store import Store
 LEASE = 20.0
 
 
+def this_process() -> str:
+    """Names this process so that another on the same machine can tell whether it still lives."""
+    return f"{_machine()} {os.getpid()} {_started(os.getpid())}"
+
+
+def _machine() -> str:
+    return f"{platform.node()}/{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _started(pid: int) -> str:
+    """When a process started, in clock ticks since boot; empty if there is none (or only its corpse)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in {"Z", "X"} else fields[19]
+
+
+def _dead(holder: str) -> bool:
+    """Whether the holder ran on this machine and is gone: no need to wait for its lease."""
+    machine, pid, started = holder.split(" ")
+    return machine == _machine() and _started(int(pid)) != started
+
+
 class Claim:
     """A held claim; `fence` is its fencing number, one higher than that of any holder before."""
 
-    def __init__(self, store: Store, key: str, holder: str, fence: int) -> None:
-        self.store, self.key, self.holder, self.fence = store, f"claims/{key}", holder, fence
+    def __init__(self, store: Store, key: str, fence: int) -> None:
+        self.store, self.key, self.fence = store, f"claims/{key}", fence
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"claim-{key[:8]}", daemon=True)
 
@@ -54,12 +82,10 @@ class Claim:
 
 
 @contextmanager
-def claim(
-    store: Store, key: str, holder: str, done: Callable[[], bool], lease: float = LEASE
-) -> Iterator[Claim | None]:
+def claim(store: Store, key: str, done: Callable[[], bool], lease: float = LEASE) -> Iterator[Claim | None]:
     """Takes the claim on `key`, waiting for its holder; yields None as soon as `done()` says that the work
     is finished."""
-    taken = _take(store, key, holder, done, lease)
+    taken = _take(store, key, done, lease)
     if taken is None:
         yield None
         return
@@ -67,19 +93,19 @@ def claim(
         yield taken
 
 
-def _take(store: Store, key: str, holder: str, done: Callable[[], bool], lease: float) -> Claim | None:
+def _take(store: Store, key: str, done: Callable[[], bool], lease: float) -> Claim | None:
     seen, since = None, time.monotonic()
     while not done():
         found = store.get(f"claims/{key}")
-        state = json.loads(found.data) if found else {"fence": 0, "held": False, "beat": 0}
+        state: dict[str, Any] = json.loads(found.data) if found else {"fence": 0, "held": False, "beat": 0}
         mark = (state["fence"], state["beat"])
         if mark != seen:
             seen, since = mark, time.monotonic()
-        if not state["held"] or time.monotonic() - since > lease:
+        if not state["held"] or time.monotonic() - since > lease or _dead(state["holder"]):
             fence = state["fence"] + 1
-            mine = json.dumps({"holder": holder, "fence": fence, "beat": 0, "held": True}).encode()
+            mine = json.dumps({"holder": this_process(), "fence": fence, "beat": 0, "held": True}).encode()
             if store.swap(f"claims/{key}", mine, found.etag if found else None):
-                return Claim(store, key, holder, fence)
+                return Claim(store, key, fence)
         else:
             time.sleep(0.2)
     return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import tempfile
 import time
@@ -88,8 +87,7 @@ def run_stage(
     _check_gates(stage, inputs, upstream, policies or {}, store)
     if found := finished(store, spec.key):
         return Outcome(found, hit=True)
-    holder = f"{platform.node()}:{os.getpid()}"
-    with claim(store, spec.key, holder, lambda: finished(store, spec.key) is not None, lease) as held:
+    with claim(store, spec.key, lambda: finished(store, spec.key) is not None, lease) as held:
         if held is None:
             found = finished(store, spec.key)
             assert found is not None

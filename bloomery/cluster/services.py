@@ -35,6 +35,8 @@ class Service:
     after: tuple[str, ...] = ()
     once: bool = False
     """Runs to its end before those that wait for it start."""
+    essential: bool = True
+    """A run can start as soon as all essential services are ready."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Setting that moves it -> port."""
 
@@ -76,6 +78,7 @@ def _mlflow(settings: Settings) -> Service:
         tuple(argv),
         {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
         ready=lambda: _answers(f"{settings.mlflow_url}/health"),
+        essential=False,
         ports={"BLOOMERY_MLFLOW_PORT": settings.mlflow_port},
     )
 
@@ -168,6 +171,7 @@ def _airflow(settings: Settings) -> list[Service]:
             env,
             healthy("triggerer"),
             after=("airflow-scheduler",),
+            essential=False,
         ),
     ]
 

@@ -41,6 +41,7 @@ class State:
     pid: int = 0
     starts: int = 0
     seconds: float = 0.0
+    essential: bool = True
 
 
 class Supervisor:
@@ -62,7 +63,7 @@ class Supervisor:
             signal.signal(number, self._stop)
         self.logs.mkdir(parents=True, exist_ok=True)
         wanted = services(self.config)
-        self.states = {service.name: State() for service in wanted}
+        self.states = {service.name: State(essential=service.essential) for service in wanted}
         try:
             while not self.stopping:
                 for service in wanted:

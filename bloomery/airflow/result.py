@@ -1,0 +1,102 @@
+"""What a run came to, read from the store: funnel, loss curve, bits per byte, a sample, the release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from bloomery.airflow.catalogue import STAGES
+from bloomery.airflow.work import published, read_config, store
+from bloomery.artifacts.manifest import Manifest, read_manifest
+from bloomery.artifacts.run import artifact, finished
+from bloomery.config.run import RunConfig
+from bloomery.config.settings import settings
+from bloomery.errors import BloomeryError
+from training.layout import History
+from training.report import sparkline
+from validation.evals.pending import evaluation
+from validation.release.promote import champion
+
+OWN = """Your own corpus:
+  copy configs/demo.yaml to configs/mine.yaml, give it a name of its own, drop auto_approve, and set
+  sources: [{name: mine, uri: "/data/mine/*.jsonl.gz"}]
+  bloomery run configs/mine.yaml"""
+
+
+def show_result(config: str, console: Console) -> None:
+    """Prints what the run with this config's digest came to, as far as it got."""
+    run = read_config(config)
+    try:
+        item = published(run.name)
+    except BloomeryError:
+        return
+    if item["config"] != config:
+        console.print(f"another config's dataset is published under {run.name!r} by now")
+        return
+    _funnel(item, console)
+    trained = _trained(run, item)
+    if trained:
+        _training(trained, console)
+        _evaluation(run, item, trained, console)
+    released = champion(store(), run.name)
+    if released:
+        name = f"{released.name} version {released.version}"
+        console.print(f"[bold]Release[/]  {name}, approved by {released.approver}\n  digest {released.model}")
+    console.print(f"\n{OWN}\n", markup=False)
+
+
+def _funnel(item: dict[str, str], console: Console) -> None:
+    table = Table("stage", "kept", "not kept", "why", box=None, pad_edge=False, title_justify="left")
+    for name in ("ingest", "clean", "dedup"):
+        facts = read_manifest(store(), item[name]).outputs["documents"].facts
+        kept = facts["status"].get("kept", 0)
+        reasons = ", ".join(f"{rule} {count:,}" for rule, count in _most(facts.get("rules", {})))
+        table.add_row(name, f"{kept:,}", f"{sum(facts['status'].values()) - kept:,}", reasons)
+    shards = read_manifest(store(), item["shard"]).outputs["shards"]
+    table.add_row("shard", f"{shards.documents:,}", "0", f"{shards.tokens:,} tokens")
+    console.print("[bold]Documents[/]")
+    console.print(table, width=max(console.width, 120))
+
+
+def _most(rules: dict[str, int]) -> Iterator[tuple[str, int]]:
+    yield from sorted(rules.items(), key=lambda pair: -pair[1])[:6]
+
+
+def _trained(run: RunConfig, item: dict[str, str]) -> Manifest | None:
+    stage = STAGES["train"]
+    inputs = {
+        name: read_manifest(store(), item[wire.split(".")[0]]).outputs[wire.split(".")[1]].digest
+        for name, wire in stage.inputs.items()
+    }
+    return finished(store(), stage.spec(run.section(stage.config), inputs).key)
+
+
+def _training(trained: Manifest, console: Console) -> None:
+    from training.report import loss_curve
+
+    history = _history(trained)
+    picture = settings().home / "reports" / f"loss-{trained.digest[:12]}.png"
+    if not picture.exists():
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(loss_curve(history))
+    line = f"{history.loss[0]:.3f} {sparkline(history.loss)} {history.loss[-1]:.3f}"
+    console.print(f"\n[bold]Loss[/]     {line}   {picture}")
+
+
+def _history(trained: Manifest) -> History:
+    return History.model_validate_json(artifact(store(), trained.digest, "history").read())
+
+
+def _evaluation(run: RunConfig, item: dict[str, str], trained: Manifest, console: Console) -> None:
+    found = evaluation(store(), run.evaluate, {**item, "train": trained.digest})
+    if found is None:
+        return
+    after = json.loads(artifact(store(), found, "eval").read())
+    before = next(point.bits_per_byte for point in _history(trained).held_out if point.step == 0)
+    score = f"{before:.4f} before training -> {after['bits_per_byte']:.4f} after"
+    console.print(f"[bold]Bits per byte[/] on held-out documents: {score}")
+    console.print("[bold]Sample[/]   ", end="")
+    console.print(repr(after["sample"]), markup=False)
