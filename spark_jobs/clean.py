@@ -1,7 +1,8 @@
 """Clean: extraction, repair, language, quality rules, in one map-only job. The table is its own ledger.
 
-Every input row is written once: status kept (with its text), dropped (with rule, value and threshold, without text), or
-quarantined as ingest left it. Each rule's measure is a column, so a threshold can be tried out without measuring again.
+Every input row is written once: status kept (with its text), dropped (with rule, value and threshold,
+without text), or quarantined as ingest left it. Each rule's measure is a column, so a threshold can be
+tried out without measuring again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Connected components of a graph of document ids, by union-find over partial forests.
 
-Each partition reduces its edges to a forest of stars; forests are edges again, so that the union of all is reduced once more in one
-task. Nothing passes the driver; memory grows with the near duplicates, not with the corpus. The least id names a component, so the
-answer does not depend on how edges are spread.
+Each partition reduces its edges to a forest of stars; forests are edges again, so that the union of all is
+reduced once more in one task. Nothing passes the driver; memory grows with the near duplicates, not with
+the corpus. The least id names a component, so the answer does not depend on how edges are spread.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Dedup: exact duplicates, near duplicates, then the held-out split. Few jobs, no graph on the driver.
 
-    kept documents -> signatures: content hash, shingles, band keys                                    (job 1, scratch table)
+    kept documents -> signatures: content hash, shingles, band keys                                    (job 1)
     same content   -> one representative, the least id
-    same band key  -> pairs of representatives -> verified Jaccard -> edges -> components -> survivor  (job 2, scratch table)
+    same band key  -> pairs of representatives -> verified Jaccard -> edges -> components -> survivor  (job 2)
     decisions x documents -> table: kept | duplicate (duplicate_of, jaccard), split                    (job 3)
 
-The survivor of a component is its least id. In a crowded bucket each member is paired with the LEADERS least ids only, so a bucket of n
-makes n * LEADERS pairs, not n^2. Everything is a set or a minimum: the same bytes for any partitioning.
+The survivor of a component is its least id. In a crowded bucket each member is paired with the LEADERS
+least ids only, so a bucket of n makes n * LEADERS pairs, not n^2. Everything is a set or a minimum: the
+same bytes for any partitioning.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _rows(kept: Any, decisions: Any) -> Any:
 
 
 def split_of(content: str, held_out: float) -> str:
-    """`train` or `held_out`, drawn by the content's own hash: a text keeps its split in every snapshot that it is in."""
+    """`train` or `held_out`, drawn by the content's own hash: a text keeps its split in every snapshot."""
     return "held_out" if int(content[:13], 16) < held_out * 16**13 else "train"
 
 

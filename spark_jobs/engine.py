@@ -1,9 +1,9 @@
 """The one Spark engine that all data stages share: a Spark Connect server, and sessions on it.
 
-A Spark process of its own costs a stage over 20 s; a warm shared one 5 s. Three traps are closed here:
-a killed client leaves its query running (the session's id follows from the stage's key, and the next attempt ends what runs under it);
-a dead server makes the client retry for ten minutes in silence (its policy is capped); reused Python workers keep old code
-(restart the engine after a change of code).
+A Spark process of its own costs a stage over 20 s; a warm shared one 5 s. Three traps are closed here: a
+killed client leaves its query running (the session's id follows from the stage's key, and the next attempt
+ends what runs under it); a dead server makes the client retry for ten minutes in silence (its policy is
+capped); reused Python workers keep old code (restart the engine after a change of code).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def session_confs() -> dict[str, str]:
 
 
 def _s3a_confs() -> dict[str, str]:
-    """s3a:// as settings say; credentials come from the environment through the SDK's own chain, never from a conf."""
+    """s3a:// as settings say; credentials come from the environment by the SDK's chain, never from a conf."""
     if not settings().store_uri.startswith("s3://"):
         return {}
     confs = {
@@ -73,7 +73,8 @@ def _s3a_confs() -> dict[str, str]:
 
 
 def server_command(config: Settings) -> tuple[list[str], dict[str, str]]:
-    """argv and environment of the Spark Connect server of this machine: a foreground process, on the loopback only.
+    """argv and environment of the Spark Connect server of this machine: a foreground process, on the
+    loopback only.
 
     Raises:
         JavaError: no usable Java.
@@ -116,7 +117,7 @@ def server_command(config: Settings) -> tuple[list[str], dict[str, str]]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Workers must not import a user's folder named as one of our packages, and log4j must not touch the caller's.
+        # Workers must not import a user's folder that is named as one of our packages.
         "PYTHONSAFEPATH": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -125,7 +126,8 @@ def server_command(config: Settings) -> tuple[list[str], dict[str, str]]:
 
 @contextmanager
 def session(context: Context) -> Iterator[Any]:
-    """A Spark session for one attempt of a stage; what an earlier attempt left running has ended when it begins.
+    """A Spark session for one attempt of a stage; what an earlier attempt left running has ended when it
+    begins.
 
     Raises:
         EngineError: the engine does not answer, or dies meanwhile; within 10 s.
@@ -234,7 +236,7 @@ def _cause(text: str) -> str:
 
 
 def _progress(log: Callable[[str], None]) -> Callable[..., None]:
-    """A progress handler that says a line at most every two seconds, and none for what is quicker than that."""
+    """A progress handler that says a line at most every two seconds, and none for what is quicker."""
     said = time.monotonic()
 
     def handler(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG001

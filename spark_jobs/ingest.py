@@ -1,7 +1,7 @@
 """Ingest: files -> records. One map-only job: each task reads whole files as streams and writes rows.
 
-Row: id, source, path, offset, length (decoded bytes), url, external_id, media_type, text, status (kept | quarantined), rule, detail.
-Per file the lengths must add up to its bytes.
+Row: id, source, path, offset, length (decoded bytes), url, external_id, media_type, text, status (kept |
+quarantined), rule, detail. Per file the lengths must add up to its bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _bytes(files: list[File]) -> int:
 
 
 def _check_cover(files: list[File], covered: Mapping[tuple[str, ...], int]) -> None:
-    """Each file's records and quarantined ranges, as read back, hold all of its bytes; a compressed file's, some."""
+    """Each file's ranges, as read back, hold all of its bytes; a compressed file has some."""
     for file in files:
         found = covered.get((file.source, file.path))
         compressed = file.path.endswith((".gz", ".zst"))

@@ -1,6 +1,8 @@
-"""Fetches the jars that Spark needs beside its own, once, with the Ivy that pyspark ships: Delta's, and S3's for an S3 store.
+"""Fetches the jars that Spark needs beside its own, once, with the Ivy that pyspark ships: Delta's, and
+S3's for an S3 store.
 
-No Spark session, no host named: Ivy's own default repository, or the one that the machine's Ivy settings name.
+No Spark session, no host named: Ivy's own default repository, or the one that the machine's Ivy settings
+name.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _fetch(jars: list[Jar], folder: Path, java: Path) -> list[Path]:
         if answer.returncode or missing:
             said = re.findall(r"(?:ERROR|WARN|Exception).*", answer.stdout + answer.stderr)
             raise JarsError(
-                f"{', '.join(missing) or 'jars'} could not be fetched: {' | '.join(said[:4]) or answer.stderr[-300:]}",
+                f"{', '.join(missing) or 'jars'} could not be fetched: {' | '.join(said[:4])}",
                 f"check the network (behind a proxy set SSL_CERT_FILE), or copy the files to {folder}",
             )
         for jar, path in zip(jars, paths, strict=True):
@@ -103,8 +105,8 @@ def _fetch(jars: list[Jar], folder: Path, java: Path) -> list[Path]:
 
 def _module(jars: list[Jar]) -> str:
     lines = [
-        f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.revision)}"
-        ' transitive="false" conf="default->default"/>'
+        f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} "
+        f'rev={quoteattr(jar.revision)} transitive="false" conf="default->default"/>'
         for jar in jars
     ]
     return (
@@ -120,7 +122,7 @@ def _ivy() -> Path:
 
 
 def _trust(scratch: Path) -> list[str]:
-    """Java has a trust store of its own: gives it the certificates that SSL_CERT_FILE names, where it is set."""
+    """Java has a trust store of its own: gives it the certificates of SSL_CERT_FILE, where that is set."""
     bundle = os.environ.get("SSL_CERT_FILE")
     if not bundle or not Path(bundle).is_file():
         return []

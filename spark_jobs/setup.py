@@ -1,4 +1,4 @@
-"""`python -P -m spark_jobs.setup`: makes the data plane ready: Java, Delta's jars, and S3's where the store is S3."""
+"""`python -P -m spark_jobs.setup`: makes the data plane ready: Java, Delta's jars, S3's for an S3 store."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 Names follow from the bytes: partitions, retries and speculation make the same files. The folder:
 
-    manifest.json        tokenizer, separator, dtype, seed, and per split its shards with their sizes and sha256
+    manifest.json        tokenizer, separator, dtype, seed; per split its shards with sizes and sha256
     train/  held_out/    the pairs
 """
 
@@ -108,7 +108,7 @@ def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[An
 
 
 def _with_key(tokens: Any, seed: int) -> Any:
-    """Adds `key`, by which documents are spread over shards and ordered inside one, and `bucket`, its leading bits."""
+    """Adds `key`, which spreads documents over shards and orders them, and `bucket`, its leading bits."""
     F = functions()  # noqa: N806
     key = F.xxhash64(F.lit(seed).cast("bigint"), F.col("id"))
     half = 1 << (BUCKET_BITS - 1)  # the key is signed: its order is that of the buckets
@@ -131,7 +131,8 @@ def _bounds(tokens: Any, target: int) -> Bounds:
 def spread(
     buckets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], target: int
 ) -> npt.NDArray[np.int64]:
-    """First bucket of each shard, such that shards hold about `target` tokens and about equally many: [shards].
+    """First bucket of each shard, such that shards hold about `target` tokens and about equally many:
+    [shards].
 
     Args:
         buckets: occupied buckets, ascending: [occupied].
@@ -202,6 +203,11 @@ def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
     """A split in the manifest: totals, and its shards in the order of their keys."""
     tokens, sizes = profile.sums_by("tokens", *GROUP), profile.sums_by("bytes", *GROUP)
     found = sorted((key for key in profile.counts if key[0] == split), key=lambda key: int(key[1]))
+    totals = {
+        "documents": sum(profile.counts[key] for key in found),
+        "tokens": sum(tokens[key] for key in found),
+        "bytes": sum(sizes[key] for key in found),
+    }
     shards = [
         {
             "name": key[2],
@@ -214,7 +220,6 @@ def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
         }
         for key in found
     ]
-    totals = {name: sum(int(shard[name]) for shard in shards) for name in ("documents", "tokens", "bytes")}
     return totals | {"shards": shards}
 
 

@@ -1,6 +1,7 @@
 """Tables of a stage: written once by one Delta commit below the attempt's folder, then read back once.
 
-The read-back takes the content digest and the counts in one job: what is committed is what is read, not what was meant to be written.
+The read-back takes the content digest and the counts in one job: what is committed is what is read, not
+what was meant to be written.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Profile:
 
     group: tuple[str, ...]
     """The columns it is grouped by."""
-    digest: TableDigest = TableDigest()
+    digest: TableDigest = field(default_factory=TableDigest)
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Rows per tuple of values of those columns, null as an empty string."""
     sums: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -64,7 +65,7 @@ def read_table(spark: Any, artifact: Artifact) -> Any:
 
 
 def scratch_table(spark: Any, context: Context, name: str, frame: Any) -> Any:
-    """Computes `frame` once, below the attempt's folder: Parquet that no manifest names and collection removes."""
+    """Computes `frame` once, as Parquet below the attempt's folder; the body removes `scratch` in the end."""
     uri = context.store.spark_uri(context.place(f"scratch/{name}"))
     frame.write.mode("error").parquet(uri)
     return spark.read.schema(frame.schema).parquet(uri)

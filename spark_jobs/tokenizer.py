@@ -1,6 +1,8 @@
-"""Tokenizer: a byte-level BPE (Sennrich et al. 2016; GPT-2's byte alphabet and split) trained on the corpus, or one pinned by digest.
+"""Tokenizer: a byte-level BPE (Sennrich et al. 2016; GPT-2's byte alphabet and split) trained on the
+corpus, or one pinned by digest.
 
-The sample is drawn by a hash of each training document's id, so it is the same for any partitioning. No text can be unknown.
+The sample is drawn by a hash of each training document's id, so it is the same for any partitioning. No
+text can be unknown.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def train(texts: Iterable[str], vocab_size: int) -> bytes:
 
 
 def load(data: bytes) -> Any:
-    """The tokenizer of a tokenizer.json; a separator that stands in a text is encoded as text, never as the separator.
+    """The tokenizer of a tokenizer.json; a separator that stands in a text is encoded as text, never as the
+    separator.
 
     Raises:
         TokenizerError: not a tokenizer.json, or without the separator.
@@ -92,7 +95,7 @@ def _pinned(context: Context, digest: str) -> bytes:
 
 
 def _sample(context: Context, most: int) -> list[str]:
-    """Texts of training documents in the order of their ids: whole hash buckets, as many as fit into `most` bytes."""
+    """Texts of training documents by id: whole hash buckets, as many as fit into `most` bytes."""
     F = functions()  # noqa: N806
     with session(context) as spark:
         bucket = F.pmod(F.xxhash64(F.col("id")), F.lit(BUCKETS))

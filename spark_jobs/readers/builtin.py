@@ -1,7 +1,8 @@
 """The built-in source: the real text of the machine's own Python environment. It ships nothing.
 
-Package descriptions, README, HTML, reST and Markdown documents and licences of the distributions of the base constraint set, in
-sorted order, and the docstrings of the standard library. It differs between machines, so it never feeds a golden digest.
+Package descriptions, README, HTML, reST and Markdown documents and licences of the distributions of the
+base constraint set, in sorted order, and the docstrings of the standard library. It differs between
+machines, so it never feeds a golden digest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def python_files() -> Iterator[tuple[str, Path, str]]:
 
 
 def base_distributions() -> list[str]:
-    """Names of the distributions of the base constraint set, sorted: constraints.txt, else what `bloomery` requires."""
+    """Sorted names of the base constraint set: those in constraints.txt, else what `bloomery` requires."""
     constraints = Path(bloomery.__file__).parent.parent / "constraints.txt"
     if constraints.is_file():
         lines = constraints.read_text(encoding="utf-8").splitlines()

@@ -74,15 +74,15 @@ def format_of(path: str) -> str:
     name = path.rsplit("/", 1)[-1].lower()
     for suffix in COMPRESSED:
         name = name.removesuffix(suffix)
-    return SUFFIXES.get(os.path.splitext(name)[1], "unknown")
+    return SUFFIXES.get(Path(name).suffix, "unknown")
 
 
 def _folder(source: Source, root: Path) -> Iterator[File]:
     if glob.has_magic(str(root)):
-        static = Path(*[part for part in _until_magic(root.parts)])
-        for name in glob.glob(str(root), recursive=True):
-            if os.path.isfile(name):
-                yield _local(source, Path(name), Path(name).relative_to(static).as_posix())
+        static = Path(*_until_magic(root.parts))
+        for path in static.glob(root.relative_to(static).as_posix()):
+            if path.is_file():
+                yield _local(source, path, path.relative_to(static).as_posix())
     elif root.is_file():
         yield _local(source, root, root.name)
     elif root.is_dir():

@@ -1,9 +1,11 @@
-"""Records of a file: (offset, length) ranges of its decoded bytes, each with a text or with the rule that quarantined it.
+"""Records of a file: (offset, length) ranges of its decoded bytes, each with a text or with the rule that
+quarantined it.
 
     decoded bytes   {"text": "a"}\\n  \\n {"text": 1}\\n  {"te          (the file is cut here)
     ranges          [---- kept ----][- jsonl.text --][ file.broken ]
 
-The ranges follow one another without a gap, so that no byte is lost in silence. A blank line belongs to the record after it.
+The ranges follow one another without a gap, so that no byte is lost in silence. A blank line belongs to the
+record after it.
 """
 
 from __future__ import annotations

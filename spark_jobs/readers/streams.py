@@ -1,6 +1,7 @@
 """Decoded bytes of a file, as a stream with a cap: a file is never held whole, however far it expands.
 
-Damage does not raise: the stream ends there and says what it met, so that all before it is kept and all after it is accounted for.
+Damage does not raise: the stream ends there and says what it met, so that all before it is kept and all
+after it is accounted for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from spark_jobs.readers.listing import File, SourceError
 
 BLOCK = 1 << 18
 ZSTD_INPUT = 512
-"""Bytes given to zstandard at once: four bytes may stand for a block of 128 KiB, so 16 MiB come out of these at most."""
+"""Bytes given to zstandard at once. Four may stand for a block of 128 KiB, so at most 16 MiB come out."""
 ZSTD_WINDOW = 128 << 20
 
 
@@ -113,7 +114,7 @@ def open_file(file: File) -> IO[bytes]:
     if file.uri.startswith("s3://"):
         return _open_object(file, changed)
     try:
-        raw = open(file.uri, "rb", buffering=0)
+        raw = open(file.uri, "rb", buffering=0)  # noqa: SIM115  the caller closes it
         stat = os.fstat(raw.fileno())
     except OSError as error:
         raise SourceError(

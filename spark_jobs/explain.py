@@ -1,0 +1,120 @@
+"""A document's whole way through the stages, from what their tables say; read without Spark.
+
+Each table was written once, by one commit: version 0 of its Delta log names all of its Parquet files.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from bloomery.artifacts.manifest import Artifact
+from bloomery.artifacts.run import MissingInputError, artifact
+from bloomery.artifacts.store import Store
+from bloomery.errors import BloomeryError
+
+TABLES = {"ingest": "documents", "clean": "documents", "dedup": "documents", "shard": "index"}
+"""Stage -> its output that holds a row a document, in the order of the way."""
+LONG = 200
+
+
+class UnknownDocumentError(BloomeryError):
+    """No document goes by this name."""
+
+
+class Step(NamedTuple):
+    """What one stage says of a document; values that are null are left out, long texts are cut."""
+
+    stage: str
+    document: str
+    row: dict[str, Any]
+
+
+def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[Step]:
+    """Every stage's row of each document that goes by `document`.
+
+    Args:
+        store: where the tables stand.
+        manifests: stage -> digest of its manifest; stages that are absent are left out.
+        document: an id (or its first 8 digits and more), a URL, a path in its source, or source/path.
+
+    Raises:
+        UnknownDocumentError: `ingest` has read no such document.
+        MissingInputError: no manifest of `ingest` is given, or a table is gone.
+    """
+    if "ingest" not in manifests:
+        raise MissingInputError("nothing was ingested yet", "run the corpus first")
+    steps: list[Step] = []
+    with tempfile.TemporaryDirectory(prefix="bloomery-explain-") as cache:
+        tables = {
+            stage: artifact(store, manifests[stage], output)
+            for stage, output in TABLES.items()
+            if stage in manifests
+        }
+        names = _names(tables["ingest"], document, Path(cache))
+        for stage, table in tables.items():
+            steps += [Step(stage, row["id"], _short(row)) for row in _rows_of(table, names, Path(cache))]
+    return sorted(steps, key=lambda step: names.index(step.document))
+
+
+def read_rows(table: Artifact, cache: Path) -> list[dict[str, Any]]:
+    """Every row of a table; for small ones."""
+    return [row for path in _files(table, cache) for row in _parquet(path).read().to_pylist()]
+
+
+def _names(table: Artifact, document: str, cache: Path) -> list[str]:
+    import pyarrow.compute as pc
+
+    found = []
+    for path in _files(table, cache):
+        columns = _parquet(path).read(columns=["id", "source", "path", "url"])
+        ids = columns["id"]
+        place = pc.binary_join_element_wise(columns["source"], columns["path"], "/")
+        matches = [pc.equal(column, document) for column in (columns["path"], columns["url"], place)]
+        if len(document) >= 8:
+            matches.append(pc.starts_with(ids, document))
+        hit = matches[0]
+        for match in matches[1:]:
+            hit = pc.or_kleene(hit, match)
+        found += ids.filter(pc.fill_null(hit, False)).to_pylist()
+    if not found:
+        raise UnknownDocumentError(
+            f"no document has the id, URL or path {document!r}",
+            "give an id (8 digits or more), a URL as the source has it, or SOURCE/PATH",
+        )
+    return sorted(found)
+
+
+def _rows_of(table: Artifact, names: list[str], cache: Path) -> list[dict[str, Any]]:
+    from pyarrow import dataset
+
+    wanted = dataset.field("id").isin(names)
+    files = [str(path) for path in _files(table, cache)]
+    return list(dataset.dataset(files, format="parquet").to_table(filter=wanted).to_pylist()) if files else []
+
+
+def _files(table: Artifact, cache: Path) -> list[Path]:
+    folder = table.local(cache)
+    log = (folder / "_delta_log" / f"{0:020d}.json").read_text(encoding="utf-8")
+    actions = [json.loads(line) for line in log.splitlines() if line]
+    return [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+
+def _parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(path)
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    cut = {
+        name: f"{value[:LONG]}... ({len(value)} characters)"
+        if isinstance(value, str) and len(value) > LONG
+        else value
+        for name, value in row.items()
+    }
+    return {name: value for name, value in cut.items() if value is not None}

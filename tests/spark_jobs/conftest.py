@@ -1,0 +1,68 @@
+"""A store, a corpus and stages that run on the session's one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bloomery.artifacts.run import Outcome, run_stage
+from bloomery.artifacts.store import LocalStore, Store
+from spark_jobs.snapshot import take
+from spark_jobs.stages import STAGES
+from tests.spark_jobs.corpus import CONFIGS, snapshot_config, write_corpus
+
+ORDER = ("ingest", "clean", "dedup", "tokenizer", "shard")
+
+
+class Pipeline:
+    """Runs stages in order in one store."""
+
+    def __init__(self, store: Store, corpus: Path, execution: Callable[[int], Any]) -> None:
+        self.store, self.corpus, self.execution = store, corpus, execution
+        self.said: list[str] = []
+        self.outcomes: dict[str, Outcome] = {}
+
+    def run(self, *names: str, partitions: int = 2, configs: dict[str, Any] | None = None) -> Outcome:
+        """Runs a snapshot, then `names`; returns the last outcome."""
+        chosen = CONFIGS | (configs or {})
+        outcome = take(snapshot_config(self.corpus), self.store, None, self.said.append)
+        self.outcomes["snapshot"] = outcome
+        for name in names:
+            upstream = {done: found.digest for done, found in self.outcomes.items()}
+            outcome = run_stage(
+                STAGES[name],
+                chosen[name],
+                upstream,
+                self.store,
+                execution=self.execution(partitions),
+                log=self.said.append,
+            )
+            self.outcomes[name] = outcome
+        return outcome
+
+    def rows(self, stage: str, output: str = "documents") -> list[dict[str, Any]]:
+        """Every row of a table, read without Spark."""
+        from bloomery.artifacts.run import artifact
+        from spark_jobs.explain import read_rows
+
+        return read_rows(artifact(self.store, self.outcomes[stage].digest, output), self.corpus / "cache")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark_engine: Any) -> Pipeline:
+    """A pipeline over an empty folder."""
+    (tmp_path / "corpus").mkdir()
+    return Pipeline(LocalStore(tmp_path / "store"), tmp_path / "corpus", spark_engine.execution)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, spark_engine: Any) -> Pipeline:
+    """The fixed corpus, run through every stage once."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_corpus(folder / "corpus")
+    made = Pipeline(LocalStore(folder / "store"), folder / "corpus", spark_engine.execution)
+    made.run(*ORDER)
+    return made

@@ -1,0 +1,164 @@
+"""The whole way on the fixed corpus: what each record comes to, the balance, and bytes that no partitioning changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bloomery.artifacts.canonical import sha256
+from bloomery.artifacts.digests import file_digest, tree_digest
+from bloomery.artifacts.run import artifact, invalidate
+from bloomery.shards.format import open_shard
+from spark_jobs.stages import STAGES
+from spark_jobs.tokenizer import load
+from tests.spark_jobs.conftest import ORDER
+from tests.spark_jobs.corpus import prose
+
+GOLDEN = Path(__file__).parent / "golden.json"
+
+
+def test_golden_digests(finished):
+    """A stage whose output changes has its version raised; BLOOMERY_FREEZE=1 then freezes the new one."""
+    found = {
+        name: {
+            "version": STAGES[name].version,
+            "outputs": {out: o.digest for out, o in finished.outcomes[name].manifest.outputs.items()},
+        }
+        for name in ORDER
+    }
+    golden = json.loads(GOLDEN.read_text())
+    if os.environ.get("BLOOMERY_FREEZE") == "1":
+        for name in ORDER:
+            same_version = golden["stages"].get(name, {}).get("version") == found[name]["version"]
+            assert not same_version or golden["stages"][name] == found[name], f"raise the version of {name}"
+        GOLDEN.write_text(json.dumps(golden | {"stages": found}, indent=2, sort_keys=True) + "\n")
+    for name in ORDER:
+        assert found[name] == golden["stages"][name], f"the output of {name} changed: raise its version"
+
+
+def test_every_record_has_one_fate(finished):
+    ingested, cleaned, deduplicated = (finished.rows(stage) for stage in ORDER[:3])
+    ids = [row["id"] for row in ingested]
+    assert len(set(ids)) == len(ids) == len(cleaned)
+    assert {row["id"] for row in cleaned} == set(ids)
+    kept = {row["id"] for row in cleaned if row["status"] == "kept"}
+    assert {row["id"] for row in deduplicated} == kept
+    quarantined = Counter(row["rule"] for row in ingested if row["status"] == "quarantined")
+    assert quarantined == {
+        "jsonl.syntax": 1,
+        "jsonl.type": 1,
+        "jsonl.text": 1,
+        "unicode.surrogate": 1,
+        "encoding": 1,
+        "record.too_long": 1,
+        "file.broken": 1,
+        "file.format": 1,
+    }
+    for row in cleaned:
+        assert (row["text"] is not None) == (row["status"] == "kept")
+        assert (row["rule"] is None) == (row["status"] == "kept")
+        assert (row["threshold"] is not None) == (row["status"] == "dropped")
+    dropped = {row["rule"] for row in cleaned if row["status"] == "dropped"}
+    assert {"gopher.words", "language.code"} <= dropped
+
+
+def test_ranges_hold_the_records(finished):
+    """(offset, length) of a kept record is where its JSON stands."""
+    data = (finished.corpus / "plain.jsonl").read_bytes()
+    rows = [row for row in finished.rows("ingest") if row["path"] == "plain.jsonl"]
+    assert len(rows) == 40 and sum(row["length"] for row in rows) == len(data)
+    for row in rows:
+        found = json.loads(data[row["offset"] : row["offset"] + row["length"]])
+        assert (found["text"], found["url"]) == (row["text"], row["url"])
+
+
+def test_text_is_extracted_and_mended(finished):
+    texts = {
+        row["path"]: row["text"]
+        for row in finished.rows("clean")
+        if not row["path"].endswith((".jsonl", ".gz"))
+    }
+    assert texts["bom.txt"] == prose(101)
+    assert texts["packed.txt.zst"] == prose(100)
+    assert "café" in texts["mojibake.txt"] and "Ã" not in texts["mojibake.txt"]
+    assert prose(103, 4) in texts["page.html"] and "<p>" not in texts["page.html"]
+    assert texts["module.py"] == f"{prose(105)}\n\nf\n{prose(106, 2)}"
+
+
+def test_duplicates_name_their_survivor(finished):
+    rows = {row["id"]: row for row in finished.rows("dedup")}
+    duplicates = [row for row in rows.values() if row["status"] == "duplicate"]
+    exact = [row for row in duplicates if row["rule"] == "dedup.exact"]
+    near = [row for row in duplicates if row["rule"] == "dedup.near"]
+    assert len(exact) >= 6 and len(near) >= 6
+    for row in duplicates:
+        survivor = rows[row["duplicate_of"]]
+        assert survivor["status"] == "kept" and survivor["id"] < row["id"]
+        assert 0.7 <= row["jaccard"] <= 1.0 and row["text"] is None and row["split"] is None
+    assert any(row["jaccard"] < 1.0 for row in near)
+    splits = Counter(row["split"] for row in rows.values() if row["status"] == "kept")
+    assert set(splits) == {"train", "held_out"} and splits["train"] > splits["held_out"]
+
+
+def test_shards_hold_the_texts(finished):
+    shards = artifact(finished.store, finished.outcomes["shard"].digest, "shards")
+    tokenizer = artifact(finished.store, finished.outcomes["tokenizer"].digest, "tokenizer").read()
+    folder = shards.local(finished.corpus / "cache")
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    files = {p.relative_to(folder).as_posix(): file_digest(p) for p in folder.rglob("*") if p.is_file()}
+    assert tree_digest(files) == shards.output.digest
+    assert manifest["tokenizer"] == sha256(tokenizer) and manifest["dtype"] == "<u2"
+    vocabulary, texts = load(tokenizer), {row["id"]: row["text"] for row in finished.rows("dedup")}
+    index = {(row["shard"], row["position"]): row for row in finished.rows("shard", "index")}
+    seen = 0
+    for split, found in manifest["splits"].items():
+        assert found["tokens"] == sum(shard["tokens"] for shard in found["shards"])
+        for about in found["shards"]:
+            shard = open_shard(folder / split, about["name"])
+            assert (len(shard), len(shard.tokens)) == (about["documents"], about["tokens"])
+            for position in range(len(shard)):
+                row, ids = index[about["name"], position], shard.document(position)
+                assert ids[-1] == manifest["eos_id"] and row["split"] == split
+                assert vocabulary.decode(ids[:-1].tolist()) == texts[row["id"]]
+                seen += 1
+    assert len(manifest["splits"]["train"]["shards"]) > 2
+    assert seen == len(index) == sum(text is not None for text in texts.values())
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_partitioning_changes_no_byte(finished, partitions):
+    for name in ORDER:
+        before = finished.outcomes[name]
+        invalidate(finished.store, before.manifest.spec.key, "test")
+        finished.run(*ORDER[: ORDER.index(name) + 1], partitions=partitions)
+        assert not finished.outcomes[name].hit
+        assert finished.outcomes[name].digest == before.digest, name
+
+
+def test_a_second_run_hits_every_stage(finished):
+    finished.run(*ORDER)
+    assert all(outcome.hit for outcome in finished.outcomes.values())
+
+
+def test_no_scratch_is_left(finished):
+    left = [
+        path
+        for path in Path(finished.store.root).rglob("*")
+        if "scratch" in path.parts or ".tmp-" in path.name
+    ]
+    assert left == []
+
+
+def test_facts_are_the_funnel(finished):
+    facts = finished.outcomes["dedup"].manifest.outputs["documents"].facts
+    rows = finished.rows("dedup")
+    assert facts["status"] == dict(Counter(row["status"] for row in rows))
+    assert facts["rules"] == dict(Counter(row["rule"] for row in rows if row["rule"]))
+    assert facts["splits"] == dict(Counter(row["split"] for row in rows if row["split"]))
+    tokens = finished.outcomes["shard"].manifest.outputs["shards"].tokens
+    assert tokens == int(np.sum([row["tokens"] for row in finished.rows("shard", "index")]))
