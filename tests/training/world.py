@@ -74,9 +74,7 @@ def write_shards(
         (folder / split).mkdir(parents=True)
         encoded = [np.array([*tokenizer.encode(text).ids, eos]) for text in texts]
         infos = [write_shard(folder / split, encoded[i::shards], dtype) for i in range(shards)]
-        listed[split] = {
-            "shards": [{"name": i.name, "documents": i.documents, "tokens": i.tokens} for i in infos]
-        }
+        listed[split] = {"shards": [vars(info) for info in infos]}
     manifest = {"vocab_size": vocab_size, "eos": eos, "dtype": dtype.name, "splits": listed}
     (folder / "manifest.json").write_bytes(canonical(manifest))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -89,6 +87,10 @@ class World:
 
     store: LocalStore
     upstream: dict[str, str]
+
+    def sources(self) -> dict[str, str]:
+        """What a journal's head says of its inputs."""
+        return {name: self.upstream[name] for name in ("shard", "tokenizer")}
 
     def train(
         self, config: TrainConfig = TINY, parallel: ParallelConfig = SPREAD, log=print, lease: float = 2.0

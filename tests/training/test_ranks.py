@@ -1,0 +1,160 @@
+"""Training on real ranks: parity, exact resume, any mesh, and every way to stop."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from bloomery.artifacts.digests import file_digest
+from bloomery.config.training import ParallelConfig
+from bloomery.shards.stream import TokenStream
+from tests.training.ranks import forked
+from tests.training.world import SPREAD, TINY
+from training.checkpoint import MASTER, MOMENTS, Reader
+from training.layout import HISTORY, History
+from training.loader import FIRST_RECEIPT, Loader, chain
+from training.loop import Run, optimizer
+from training.model import Decoder, token_losses
+from training.parallel import learning_rate, start_engine
+
+
+def reader(ranks, checkpoint):
+    weights = ranks.journal.weights(checkpoint)
+    return Reader(weights.local(ranks.folder), weights.output.digest)
+
+
+def history(ranks, checkpoint):
+    return History.model_validate_json((reader(ranks, checkpoint).folder / HISTORY).read_bytes())
+
+
+def one_process(job):
+    """Plain torch: no DeepSpeed, no ranks, the whole batch at once."""
+    train = job.train
+    model = Decoder(train.model, TokenStream.open(job.shards, "train").vocab_size)
+    model.initialise(train.seed)
+    adam = optimizer(model, train)
+    stream = TokenStream.open(job.shards, "train")
+    loader = Loader(stream, job.dataset, train.seed, train.sequence_length, train.global_batch, 0, 1)
+    losses, norms = [], []
+    for step in range(train.steps):
+        batch = torch.from_numpy(loader.step(step))
+        loss = token_losses(model(batch[:, :-1]), batch[:, 1:]).mean()
+        adam.zero_grad()
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)))
+        for group in adam.param_groups:
+            group["lr"] = learning_rate(step, train)
+        adam.step()
+        losses.append(loss.item())
+    return losses, norms, chain(FIRST_RECEIPT, loader.take_marks()), dict(model.named_parameters())
+
+
+def test_two_ranks_equal_one_process(ranks):
+    """20 steps, gradients accumulated and clipped at every step, rows cut between ranks."""
+    job = ranks.job()
+    assert ranks.train(job) == [None, None]
+    losses, norms, receipt, weights = one_process(job)
+    last = ranks.at(20)
+    ours = history(ranks, last)
+    assert min(norms) > job.train.clip
+    assert np.abs(np.array(ours.loss) - losses).max() < 1e-5
+    assert np.allclose(ours.grad_norm, norms, rtol=1e-4)
+    assert last.receipt == receipt
+    assert ours.loss[-1] < ours.loss[0] - 1
+    for name, weight in reader(ranks, last).weights().items():
+        assert (weight - weights[name]).abs().max() < 1e-4, name
+
+
+def test_resume_is_bitwise(ranks):
+    whole = ranks.job(parallel=SPREAD.model_copy(update={"keep_last": 9}))
+    assert ranks.train(whole) == [None, None]
+    undisturbed = {step: ranks.at(step).manifest.outputs["weights"].digest for step in (5, 10, 15, 20)}
+    assert ranks.train(ranks.job(resume=ranks.at(5))) == [None, None]
+    resumed = {c.step: c.manifest.outputs["weights"].digest for c in ranks.journal.live()[-3:]}
+    assert resumed == {step: undisturbed[step] for step in (10, 15, 20)}
+
+
+def test_another_mesh_loads_the_same_tensors(ranks):
+    """Two ranks' boxes, read by one rank and saved again: bitwise the same logical tensors."""
+    assert ranks.train(ranks.job(), stop_at=7) != [None, None]
+    before = ranks.at(7)
+    alone = ParallelConfig(ranks=1, micro_batch=8, checkpoint_every=50, device="cpu")
+    job = ranks.job(parallel=alone, resume=before)
+
+    def save_again(rank):
+        start_engine("cpu")
+        Run.start(job, rank, 1).save()
+
+    assert forked(1, job.logs, save_again) == [None]
+    old, new = reader(ranks, before), reader(ranks, ranks.journal.head())
+    assert (old.index.ranks, new.index.ranks) == (2, 1)
+    for name, shape in old.index.tensors.items():
+        for kind in (MASTER, *MOMENTS):
+            box = (0,) * len(shape), shape
+            assert torch.equal(old.read(name, kind, *box), new.read(name, kind, *box)), (name, kind)
+    assert any(part.offset[-1] for part in old.index.parts), "no row was cut: the boxes were not exercised"
+
+
+def test_a_stop_saves_the_step_on_all_ranks(ranks):
+    job = ranks.job()
+    ended = ranks.train(job, stop_at=8)
+    assert [failure.kind for failure in ended] == ["TrainingStoppedError"] * 2
+    assert ranks.journal.head().step == 8
+    assert ranks.train(ranks.job(resume=ranks.at(8))) == [None, None]
+    assert ranks.journal.head().step == 20
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks_and_saves_nothing(ranks):
+    hot = TINY.model_copy(update={"learning_rate": 1e30, "warmup_steps": 1})
+    ended = ranks.train(ranks.job(hot, SPREAD.model_copy(update={"checkpoint_every": 1})))
+    assert [failure.kind for failure in ended] == ["TrainingError"] * 2
+    assert re.match(r"step 2: (loss|gradient norm) is (nan|inf)", ended[0].what)
+    assert ranks.journal.head().step == 1
+
+
+@pytest.mark.parametrize("name", ["rank00001.safetensors", "history.json", "index.json"])
+def test_a_damaged_checkpoint_is_refused_by_name(ranks, name):
+    ranks.train(ranks.job(), stop_at=2)
+    path = reader(ranks, ranks.at(2)).folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    ended = ranks.train(ranks.job(resume=ranks.at(2)))
+    assert {failure.kind for failure in ended} == {"CheckpointError"}
+    assert any(name in failure.what for failure in ended)
+
+
+def test_another_runs_checkpoint_is_refused_with_the_difference(ranks):
+    ranks.train(ranks.job(), stop_at=2)
+    other = TINY.model_copy(update={"seed": 2})
+    ended = ranks.train(ranks.job(other, resume=ranks.at(2)))
+    assert all("seed: checkpoint 1, run 2" in failure.what for failure in ended)
+
+
+def test_a_rank_that_lost_its_run_publishes_nothing(ranks):
+    job = ranks.job()
+    ranks.journal.open(job.fence + 1)  # a later attempt
+    ended = ranks.train(job)
+    assert ended[0].kind == "FencedError"
+    assert ranks.journal.head() is None
+
+
+def test_bf16_resumes_bitwise(ranks):
+    bf16 = TINY.model_copy(update={"dtype": "bf16"})
+    assert ranks.train(ranks.job(bf16)) == [None, None]
+    first = ranks.journal.head()
+    assert ranks.train(ranks.job(bf16, resume=ranks.at(10))) == [None, None]
+    assert ranks.journal.head().manifest.outputs == first.manifest.outputs
+    assert history(ranks, first).loss[-1] < history(ranks, first).loss[0] - 0.5
+
+
+def test_the_index_names_every_file(ranks):
+    ranks.train(ranks.job(), stop_at=1)
+    found = reader(ranks, ranks.at(1))
+    files = {path.name: file_digest(path) for path in found.folder.iterdir() if path.name != "index.json"}
+    assert files == found.index.files
+    assert json.loads((found.folder / "index.json").read_bytes())["samples"] == TINY.global_batch
