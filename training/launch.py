@@ -24,6 +24,7 @@ from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import S3Store
 from bloomery.config.settings import settings
 from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.shards.stream import check_shards
 from training.job import (
     GRACE,
     REFUSED,
@@ -44,7 +45,7 @@ def train(context: Context) -> dict[str, Artifact]:
 
     Returns:
         checkpoint: folder of the last step, maybe of an earlier attempt's.
-        history: canonical JSON {steps, loss, grad_norm, held_out, receipt}.
+        history: canonical JSON of training.layout.History.
 
     Raises:
         TrainingError: another try would end the same way.
@@ -57,6 +58,7 @@ def train(context: Context) -> dict[str, Artifact]:
     head = journal.open(context.fence, run_facts(context))
     if head is None or head.step < config.steps:
         job = make_job(context, journal, head)
+        check_shards(job.shards)
         context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
         cut(job.metrics, head.step if head else 0)
         with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
@@ -65,10 +67,8 @@ def train(context: Context) -> dict[str, Artifact]:
     assert head is not None
     weights = journal.weights(head)
     folder = weights.local(context.scratch / "final")
-    index = Index.read(folder)
-    history = read_history(folder, index).model_dump(mode="json")
-    facts = {"steps": index.step, "receipt": index.receipt, **history}
-    return {"checkpoint": weights, "history": context.blob("history", canonical(facts))}
+    history = canonical(read_history(folder, Index.read(folder)).model_dump(mode="json"))
+    return {"checkpoint": weights, "history": context.blob("history", history)}
 
 
 def run_facts(context: Context) -> dict[str, str]:

@@ -59,6 +59,8 @@ class History(Config):
     grad_norm: tuple[float, ...] = ()
     """Global gradient norm of each step, before clipping."""
     held_out: tuple[HeldOut, ...] = ()
+    receipt: str = ""
+    """Chained hash of all samples read."""
 
 
 class Index(Config):

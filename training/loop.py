@@ -283,7 +283,10 @@ class Run:
         marks = np.concatenate([marks for _, _, marks in gathered], axis=1)
         self.receipt = chain(self.receipt, marks)
         history = History(
-            loss=tuple(self.losses), grad_norm=tuple(self.grad_norms), held_out=tuple(self.measured)
+            loss=tuple(self.losses),
+            grad_norm=tuple(self.grad_norms),
+            held_out=tuple(self.measured),
+            receipt=self.receipt,
         )
         local = job.scratch / HISTORY
         local.write_text(history.model_dump_json())

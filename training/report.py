@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from training.layout import History
 
@@ -12,12 +13,12 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """`values` as a line of at most `width` bars, each the mean of its stretch; what is not finite is a gap."""
+    """`values` as at most `width` bars, each the mean of its stretch; what is not finite is a gap."""
     if not values:
         return ""
     count = min(width, len(values))
     cuts = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [_mean(values[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    means = [_mean(values[a:b]) for a, b in pairwise(cuts)]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0

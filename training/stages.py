@@ -12,4 +12,4 @@ TRAIN = Stage(
     body="training.launch:train",
     gates=("shard_gate",),
 )
-"""Outputs: checkpoint (the last step's folder) and history (JSON: losses, held-out losses, receipt)."""
+"""Outputs: checkpoint (the last step's folder) and history (JSON: training.layout.History)."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bloomery.artifacts.digests import file_digest
 from bloomery.shards.format import Shard, ShardError, open_shard
 
 Sequences = npt.NDArray[np.int64]
@@ -33,6 +34,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ShardError(f"{path}: {error}", "run the stage shard again") from error
     return manifest
+
+
+def check_shards(folder: Path) -> None:
+    """Hashes every shard's files again.
+
+    Raises:
+        ShardError: names the first file whose bytes are not those that the manifest names.
+    """
+    for split, found in read_manifest(folder)["splits"].items():
+        for shard in found["shards"]:
+            for kind in ("bin", "idx"):
+                path, expected = folder / split / f"{shard['name']}.{kind}", shard[f"{kind}_sha256"]
+                if not path.is_file() or file_digest(path) != expected:
+                    raise ShardError(
+                        f"{path} is absent or damaged", "invalidate the stage shard, run it again"
+                    )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Promotion: a signed candidate becomes the champion by one compare-and-swap.
 
-    re-hash, signature, policy -> swap refs/models/<name>/champion -> releases/<name>/<version> -> MLflow
+    re-hash, signature, policy -> swap refs/models/NAME/champion -> releases/NAME/VERSION -> MLflow
 
-The ref is the commit point and holds the whole release. The log in releases/ is dense and append-only: an entry
+The ref is the commit point and holds the whole release. The log releases/ is dense and append-only: an entry
 that a kill kept from being written is written by whoever comes next. MLflow only mirrors.
 """
 
