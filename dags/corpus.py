@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from bloomery.airflow.assets import DATASETS, UNTIL, announce
-from bloomery.airflow.operators import DEFAULTS, StageOperator, at, explained
+from bloomery.airflow.operators import DEFAULTS, LOG, StageOperator, at, explained
 
 with DAG(
     "corpus",
@@ -40,7 +40,7 @@ with DAG(
         from bloomery.airflow.work import begin
 
         context = get_current_context()
-        with explained(context["ti"].log):
+        with explained():
             return begin(context["params"]["config"], context["params"]["until"])
 
     @task
@@ -50,17 +50,16 @@ with DAG(
 
         context = get_current_context()
         date = context["dag_run"].logical_date
-        with explained(context["ti"].log):
-            return take_snapshot(item, date and date.date().isoformat(), context["ti"].log.info)
+        with explained():
+            return take_snapshot(item, date and date.date().isoformat(), LOG.info)
 
     @task
     def publish(item: dict[str, str]) -> dict[str, str]:
         """Makes the shards the published dataset of this name."""
         from bloomery.airflow.work import publish
 
-        log = get_current_context()["ti"].log
-        with explained(log):
-            return publish(item, log.info)
+        with explained():
+            return publish(item, LOG.info)
 
     @task(outlets=[DATASETS])
     def wake(item: dict[str, str]):

@@ -25,7 +25,7 @@ with DAG(
         """The checkpoints to measure: what the store says, whatever woke this run."""
         from bloomery.airflow.work import unevaluated
 
-        with explained(get_current_context()["ti"].log):
+        with explained():
             return unevaluated()
 
     @task(trigger_rule="none_failed")
@@ -34,7 +34,7 @@ with DAG(
         from bloomery.airflow.work import candidates
 
         context = get_current_context()
-        with explained(context["ti"].log):
+        with explained():
             return candidates(woken_by(CHECKPOINTS, context))
 
     @task(outlets=[CANDIDATES])

@@ -35,7 +35,7 @@ with DAG(
         from bloomery.airflow.work import published
 
         context = get_current_context()
-        with explained(context["ti"].log):
+        with explained():
             name = context["params"]["name"]
             return [published(name)] if name else woken_by(DATASETS, context)
 

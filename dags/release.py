@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from bloomery.airflow.approval import ReleaseApproval
 from bloomery.airflow.assets import CANDIDATES, woken_by
-from bloomery.airflow.operators import DEFAULTS, StageOperator, explained
+from bloomery.airflow.operators import DEFAULTS, LOG, StageOperator, explained
 
 with DAG(
     "release",
@@ -30,9 +30,8 @@ with DAG(
         """Better than the champion, or the first? A candidate that loses ends here."""
         from bloomery.airflow.work import Kept, decide
 
-        log = get_current_context()["ti"].log
-        with explained(log):
-            decided = decide(item, log.info)
+        with explained():
+            decided = decide(item, LOG.info)
         if isinstance(decided, Kept):
             raise AirflowSkipException(f"kept: {decided.reasons}")
         return decided
@@ -42,18 +41,16 @@ with DAG(
         """Signs the exported model with the deployment's key."""
         from bloomery.airflow.work import sign
 
-        log = get_current_context()["ti"].log
-        with explained(log):
-            return sign(item, log.info)
+        with explained():
+            return sign(item, LOG.info)
 
     @task
     def promote(item: dict[str, str], approval: dict[str, str]) -> dict[str, str]:
         """Makes the candidate the champion: one compare-and-swap."""
         from bloomery.airflow.work import release
 
-        log = get_current_context()["ti"].log
-        with explained(log):
-            return release(item, approval["approver"], log.info)
+        with explained():
+            return release(item, approval["approver"], LOG.info)
 
     @task_group
     def candidate(item: dict[str, str]):

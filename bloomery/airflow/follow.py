@@ -120,6 +120,8 @@ class Follower:
                 yield str(line["event"]).splitlines()[0]
 
     def _outcome(self, task: TaskState) -> str:
+        if not task.tries:  # never started, as behind a failed task
+            return task.state.replace("_", " ")
         for line in self._lines(task):
             if line.startswith(f"{task.task.split('.')[-1]}: done already"):
                 self.hits += 1

@@ -6,7 +6,7 @@ task takes the item of the task before it, runs its stage, and hands on the item
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,8 @@ from airflow.sdk import BaseOperator, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
 
 Item = dict[str, str]
+LOG = logging.getLogger("airflow.task.bloomery")
+"""What a task says in its log, and `bloomery run` shows as progress."""
 
 DEFAULTS: dict[str, Any] = {
     "retries": 3,
@@ -59,8 +61,8 @@ class StageOperator(BaseOperator):
         from bloomery.airflow.work import run_item
 
         item = merged(self.item)
-        with explained(self.log):
-            return run_item(self.stage, item, self.log.info)
+        with explained():
+            return run_item(self.stage, item, LOG.info)
 
     def on_kill(self) -> None:
         """Interrupts the body, which ends whatever it started: the signal handler that calls this only
@@ -81,9 +83,6 @@ def merged(items: Mapping[str, str] | Sequence[Mapping[str, str]]) -> Item:
 class explained:  # noqa: N801  reads as a phrase
     """Ends a failure with its cause in one line, and spares a lasting one its retries."""
 
-    def __init__(self, log: Any) -> None:
-        self.log, self.began = log, time.monotonic()
-
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
@@ -93,6 +92,4 @@ class explained:  # noqa: N801  reads as a phrase
             return
         if isinstance(error, BloomeryError) and not error.retry:
             raise AirflowFailException(str(error)) from error
-        self.log.error(
-            "Failed: %s: %s", type(error).__name__, str(error).splitlines()[0] if str(error) else ""
-        )
+        LOG.error("Failed: %s: %s", type(error).__name__, str(error).splitlines()[0] if str(error) else "")

@@ -8,43 +8,16 @@ clock: a claim whose counter stands still for `lease` seconds is taken over, wha
 from __future__ import annotations
 
 import json
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from bloomery.artifacts.process import alive, local, mark
 from bloomery.artifacts.store import Store
 
 LEASE = 20.0
-
-
-def this_process() -> str:
-    """Names this process so that another on the same machine can tell whether it still lives."""
-    return f"{_machine()} {os.getpid()} {_started(os.getpid())}"
-
-
-def _machine() -> str:
-    return f"{platform.node()}/{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def _started(pid: int) -> str:
-    """When a process started, in clock ticks since boot; empty if there is none (or only its corpse)."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in {"Z", "X"} else fields[19]
-
-
-def _dead(holder: str) -> bool:
-    """Whether the holder ran on this machine and is gone: no need to wait for its lease."""
-    machine, pid, started = holder.split(" ")
-    return machine == _machine() and _started(int(pid)) != started
 
 
 class Claim:
@@ -98,14 +71,19 @@ def _take(store: Store, key: str, done: Callable[[], bool], lease: float) -> Cla
     while not done():
         found = store.get(f"claims/{key}")
         state: dict[str, Any] = json.loads(found.data) if found else {"fence": 0, "held": False, "beat": 0}
-        mark = (state["fence"], state["beat"])
-        if mark != seen:
-            seen, since = mark, time.monotonic()
+        beat = (state["fence"], state["beat"])
+        if beat != seen:
+            seen, since = beat, time.monotonic()
         if not state["held"] or time.monotonic() - since > lease or _dead(state["holder"]):
             fence = state["fence"] + 1
-            mine = json.dumps({"holder": this_process(), "fence": fence, "beat": 0, "held": True}).encode()
+            mine = json.dumps({"holder": mark(), "fence": fence, "beat": 0, "held": True}).encode()
             if store.swap(f"claims/{key}", mine, found.etag if found else None):
                 return Claim(store, key, fence)
         else:
             time.sleep(0.2)
     return None
+
+
+def _dead(holder: str) -> bool:
+    """Whether the holder ran on this machine and is gone: no need to wait for its lease."""
+    return local(holder) and not alive(holder)

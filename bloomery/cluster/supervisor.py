@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bloomery.artifacts.process import alive, mark
 from bloomery.artifacts.store import open_store, probe
 from bloomery.cluster.services import Service, services
 from bloomery.config.settings import Settings, settings
@@ -163,9 +163,8 @@ def _die_with_parent() -> None:
 def running(config: Settings) -> psutil.Process | None:
     """The supervisor of this home, if it runs."""
     try:
-        known = json.loads((config.home / "run" / "supervisor.json").read_text())
-        process = psutil.Process(known["pid"])
-        return process if abs(process.create_time() - known["created"]) < 0.01 else None
+        marked = (config.home / "run" / "supervisor").read_text()
+        return psutil.Process(int(marked.split(" ")[1])) if alive(marked) else None
     except (OSError, ValueError, psutil.NoSuchProcess):
         return None
 
@@ -218,8 +217,7 @@ def start(config: Settings) -> None:
             start_new_session=True,
             cwd=config.home,
         )
-    known = {"pid": process.pid, "created": psutil.Process(process.pid).create_time()}
-    (config.home / "run" / "supervisor.json").write_text(json.dumps(known))
+    (config.home / "run" / "supervisor").write_text(mark(process.pid))
 
 
 def stop(config: Settings) -> bool:
@@ -234,7 +232,7 @@ def stop(config: Settings) -> bool:
         for child in [*process.children(recursive=True), process]:
             with _gone_is_fine():
                 child.kill()
-    Path(config.home / "run" / "supervisor.json").unlink(missing_ok=True)
+    (config.home / "run" / "supervisor").unlink(missing_ok=True)
     return True
 
 
