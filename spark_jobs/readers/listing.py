@@ -66,7 +66,8 @@ def list_source(source: Source) -> list[File]:
         found = list(_folder(source, Path(source.uri.removeprefix("file://"))))
     if not found:
         raise SourceError(f"source {source.name}: {source.uri} holds no files", "check its uri")
-    return sorted(found, key=lambda file: file.path)
+    unique = {file.path: file for file in found}  # two distributions may own one file, two globs name it
+    return sorted(unique.values(), key=lambda file: file.path)
 
 
 def format_of(path: str) -> str:
