@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -25,16 +26,23 @@ def main() -> int:
         signal.signal(number, ask)  # a checkpoint is saved at the next step boundary
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
-    console = os.fdopen(os.dup(1), "w", buffering=1)
+    console = os.dup(1)
     log = os.open(job.logs / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
+
+    def say(line: str) -> None:
+        print(line)
+        with contextlib.suppress(BrokenPipeError):  # the launcher died: this rank saves and ends soon
+            os.write(console, f"{line}\n".encode())
+
     try:
         from training.loop import train
 
-        train(job, rank, ranks, stop=lambda: bool(asked), say=lambda line: print(line, file=console))
+        train(job, rank, ranks, stop=lambda: bool(asked), say=say)
     except TrainingStoppedError as stopped:
-        print(stopped, file=console if rank == 0 else sys.stderr)
+        if rank == 0:
+            say(str(stopped))
         return STOPPED
     except Exception as error:
         traceback.print_exc()

@@ -71,7 +71,7 @@ def write_shards(
     vocab_size, eos = tokenizer.get_vocab_size(), tokenizer.token_to_id("<|endoftext|>")
     dtype, listed = token_dtype(vocab_size), {}
     for split, texts in splits.items():
-        (folder / split).mkdir(parents=True)
+        (folder / split).mkdir(parents=True, exist_ok=True)
         encoded = [np.array([*tokenizer.encode(text).ids, eos]) for text in texts]
         infos = [write_shard(folder / split, encoded[i::shards], dtype) for i in range(shards)]
         listed[split] = {"shards": [vars(info) for info in infos]}
