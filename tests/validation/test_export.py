@@ -1,0 +1,93 @@
+"""An exported model is the checkpoint's, as transformers loads it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bloomery.artifacts.run import artifact, run_stage
+from bloomery.config.release import ExportConfig
+from bloomery.config.training import ModelConfig
+from tests.validation.conftest import CONFIG
+from training.checkpoint import Reader
+from training.model import Decoder, hf_name
+from validation.evals.evaluate import load_model
+from validation.stages import EVALUATE, EXPORT
+
+
+@pytest.fixture
+def upstream(trained):
+    measured = run_stage(
+        EVALUATE,
+        CONFIG.evaluate,
+        {**trained.world.sources(), "checkpoint": trained.ranks.journal.head().digest},
+        trained.world.store,
+    )
+    return {**trained.upstream, "evaluate": measured.digest}
+
+
+def test_transformers_loads_it_with_equal_logits(trained, upstream, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    store = trained.world.store
+    outcome = run_stage(EXPORT, ExportConfig(), upstream, store)
+    folder = artifact(store, outcome.digest, "model").local(tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    weights = artifact(store, trained.train, "checkpoint")
+    ours = load_model(Reader(weights.local(tmp_path), weights.output.digest))
+    text = "the smith melts the iron and then strikes it."
+    ids = torch.tensor([tokenizer(text).input_ids])
+    assert tokenizer.decode(ids[0]) == text
+    with torch.no_grad():
+        assert (theirs(ids).logits - ours(ids)).abs().max() < 1e-5
+    assert theirs.dtype == torch.float32
+    assert theirs.generation_config.eos_token_id == tokenizer.eos_token_id
+
+    card = (folder / "README.md").read_text()
+    score = json.loads(artifact(store, upstream["evaluate"], "eval").read())["bits_per_byte"]
+    for fact in (f"{score:.4f}", weights.output.digest, "5,120 tokens in 20 steps", "31,032"):
+        assert fact in card
+
+
+def test_the_same_checkpoint_exports_the_same_bytes(trained, upstream):
+    store = trained.world.store
+    from bloomery.artifacts.run import invalidate
+
+    first = run_stage(EXPORT, ExportConfig(), upstream, store)
+    invalidate(store, first.manifest.spec.key, "to see it made again")
+    again = run_stage(EXPORT, ExportConfig(), upstream, store)
+    assert not again.hit
+    assert again.manifest == first.manifest
+
+
+def test_bf16_weights_are_rounded_masters(trained, upstream, tmp_path):
+    store = trained.world.store
+    outcome = run_stage(EXPORT, ExportConfig(dtype="bf16"), upstream, store)
+    saved = load_file(artifact(store, outcome.digest, "model").local(tmp_path) / "model.safetensors")
+    weights = artifact(store, trained.train, "checkpoint")
+    masters = Reader(weights.local(tmp_path), weights.output.digest).weights()
+    assert all(torch.equal(saved[hf_name(n)], w.to(torch.bfloat16)) for n, w in masters.items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_weight_has_its_place_in_llama(tied):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = ModelConfig(layers=2, width=32, heads=4, kv_heads=2, ffn_width=40, tied_embeddings=tied)
+    theirs = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            intermediate_size=40,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=tied,
+        )
+    )
+    ours = {hf_name(name): tuple(w.shape) for name, w in Decoder(model, 50).named_parameters()}
+    assert ours == {name: tuple(w.shape) for name, w in theirs.named_parameters()}
