@@ -55,20 +55,21 @@ def checks(policy: CorpusGateConfig, baseline: bool) -> list[Check]:
 
 def measure(context: Context) -> dict[str, Any]:
     """The profile: counts from one aggregation on the engine, fractions from the stages' own accounts."""
-    from pyspark.sql import functions as fn
-
     from spark_jobs.engine import session
 
     with session(context) as spark:
-        survivors = (
-            spark.read.format("delta").load(context.inputs["documents"].spark_uri).where("status = 'kept'")
+        counts = (
+            spark.read.format("delta")
+            .load(context.inputs["documents"].spark_uri)
+            .where("status = 'kept'")
+            .selectExpr(
+                "count(*) AS documents",
+                "count_if(split = 'held_out') AS held_out",
+                "count_if(text IS NULL OR text = '') AS null_texts",
+                "count(id) - count(DISTINCT id) AS repeated_ids",
+            )
+            .first()
         )
-        counts = survivors.agg(
-            fn.count("*").alias("documents"),
-            fn.count_if(fn.col("split") == "held_out").alias("held_out"),
-            fn.count_if(fn.col("text").isNull() | (fn.length("text") == 0)).alias("null_texts"),
-            (fn.count("id") - fn.count_distinct("id")).alias("repeated_ids"),
-        ).first()
         assert counts is not None
         profile: dict[str, Any] = counts.asDict()
     ingested = context.inputs["ingested"].output
