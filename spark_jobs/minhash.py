@@ -76,9 +76,8 @@ class MinHash(NamedTuple):
     def drawn(cls, bands: int, rows: int, seed: int) -> MinHash:
         """The functions of a seed; the same with every version of numpy."""
         count = bands * rows
-        draws = mix(
-            mix(np.arange(2 * count, dtype=np.uint64)) + np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
-        )
+        start = np.uint64(seed * 0xD1B54A32D192ED03 % (1 << 64))
+        draws = mix(mix(np.arange(2 * count, dtype=np.uint64)) + start)
         return cls(bands, rows, draws[:count] | np.uint64(1), draws[count:])
 
     def band_keys(self, found: Hashes) -> npt.NDArray[np.int64]:

@@ -24,13 +24,15 @@ NOT_OURS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__p
 
 
 def python_files() -> Iterator[tuple[str, Path, str]]:
-    """(name, path, format) of every file of the source."""
+    """(name, path, format) of every file of the source, each once: two distributions may own one file."""
+    found = {}
     for name in base_distributions():
         try:
-            yield from _documents(distribution(name))
+            found |= {file[0]: file for file in _documents(distribution(name))}
         except PackageNotFoundError:  # of another platform
             continue
-    yield from _standard_library(Path(sysconfig.get_path("stdlib")))
+    found |= {file[0]: file for file in _standard_library(Path(sysconfig.get_path("stdlib")))}
+    yield from found.values()
 
 
 def base_distributions() -> list[str]:
