@@ -5,7 +5,8 @@
                header: b"MMIDIDX\\0\\0", u64 version = 1, u8 dtype code, u64 sequences, u64 document indices
 
 Layout of Megatron-LM, megatron/core/datasets/indexed_dataset.py; one document is one sequence, so its
-document index is 0, 1, ..., documents. The name follows from the bytes, so equal shards of two attempts are one file.
+document index is 0, 1, ..., documents. The name follows from the bytes, so equal shards of two attempts are
+one file.
 """
 
 from __future__ import annotations
