@@ -65,14 +65,17 @@ class Follower:
     def _next(self, dag: str, run: str) -> tuple[str, str]:
         wanted = CHAIN[CHAIN.index(dag) + 1]
         deadline = time.monotonic() + WAKING
-        while time.monotonic() < deadline:
-            for woken, its_run in self.client.woken(dag, run):
-                if woken == wanted:
-                    return woken, its_run
-            time.sleep(POLL)
+        with self.console.status(f"waiting for {wanted}"):
+            while time.monotonic() < deadline:
+                for woken, its_run in self.client.woken(dag, run):
+                    if woken == wanted:
+                        return woken, its_run
+                if self.client.busy(wanted):  # one run at a time: the event waits for its turn
+                    deadline = time.monotonic() + WAKING
+                time.sleep(POLL)
         raise BloomeryError(
             f"{dag} ended, but its event woke no run of {wanted} within {WAKING:.0f} s",
-            f"look whether {wanted} is paused, or has another run going on: {self.client.url}/dags/{wanted}",
+            f"look whether {wanted} is paused: {self.client.url}/dags/{wanted}",
         )
 
     def _one(self, dag: str, run: str) -> None:
@@ -116,7 +119,7 @@ class Follower:
     def _lines(self, task: TaskState) -> Iterator[str]:
         """Lines of a task's log, newest first, without Airflow's own."""
         for line in reversed(self.client.log(task)):
-            if str(line.get("logger", "")).startswith("airflow.task") and line.get("event"):
+            if line.get("logger") == "airflow.task.bloomery" and line.get("event"):
                 yield str(line["event"]).splitlines()[0]
 
     def _outcome(self, task: TaskState) -> str:
