@@ -39,6 +39,7 @@ TOKENIZER = Stage(
     {"documents": "dedup.documents"},
     ("tokenizers",),
     body="spark_jobs.tokenizer:run",
+    gates=("corpus_gate",),
 )
 SHARD = Stage(
     "shard",
@@ -47,5 +48,6 @@ SHARD = Stage(
     {"documents": "dedup.documents", "tokenizer": "tokenizer.tokenizer"},
     ("tokenizers",),
     body="spark_jobs.shard:run",
+    gates=("corpus_gate",),
 )
 STAGES = {stage.name: stage for stage in (SNAPSHOT, INGEST, CLEAN, DEDUP, TOKENIZER, SHARD)}

@@ -25,7 +25,7 @@ NOT_OURS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__p
 
 def python_files() -> Iterator[tuple[str, Path, str]]:
     """(name, path, format) of every file of the source, each once: two distributions may own one file."""
-    found = {}
+    found: dict[str, tuple[str, Path, str]] = {}
     for name in base_distributions():
         try:
             found |= {file[0]: file for file in _documents(distribution(name))}

@@ -77,7 +77,8 @@ def test_repair_is_ftfys(tmp_path):
 
 
 def test_html():
-    page = "<html><head><style>p {}</style></head><body><nav>menu</nav><main><p>One</p><p>Two</p></main></body></html>"
+    body = "<nav>menu</nav><main><p>One</p><p>Two</p></main>"
+    page = f"<html><head><style>p {{}}</style></head><body>{body}</body></html>"
     assert clean_text(page, "text/html").split() == ["One", "Two"]
 
 

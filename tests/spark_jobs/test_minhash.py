@@ -1,4 +1,4 @@
-"""MinHash: shingles are a set, keys are frozen, the estimate is right; components do not depend on the order of edges."""
+"""MinHash: shingles are a set, keys are frozen, the estimate is right; components depend on no order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from spark_jobs.dedup import split_of
 from spark_jobs.minhash import MinHash, jaccard, normalised, shingles
 from spark_jobs.shard import spread
 from tests.spark_jobs.corpus import prose
-
 
 FROZEN = [-1642845882745541791, -3214857432318315602, 4189523086370306502]
 

@@ -1,4 +1,4 @@
-"""The whole way on the fixed corpus: what each record comes to, the balance, and bytes that no partitioning changes."""
+"""The whole way on the fixed corpus: each record's fate, the balance, bytes that no partitioning changes."""
 
 from __future__ import annotations
 
