@@ -87,9 +87,6 @@ def up(timeout: Annotated[float, typer.Option(help="seconds to wait until all ar
                     f"read {config.home}/logs/{dead}.log",
                 )
             time.sleep(0.25)
-    client = _client()
-    client.ensure_pool("spark", 2, "stages on the Spark engine at once")
-    client.ensure_pool("training", 1, "training runs and evaluations at once")
     _places()
 
 
@@ -124,14 +121,6 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _client() -> Any:
-    from bloomery.airflow.client import AirflowClient
-    from bloomery.cluster.credentials import credentials
-
-    login = credentials(settings().home)
-    return AirflowClient(settings().airflow_url, login["user"], login["password"])
-
-
 # --- runs ---------------------------------------------------------------------------------------
 
 
@@ -142,16 +131,17 @@ def run(
 ) -> None:
     """Trigger the DAGs, follow them with progress, and print the result. A failed task ends it, exit 1."""
     from bloomery.airflow.follow import CHAIN, Follower
+    from bloomery.airflow.pools import client
     from bloomery.airflow.result import show_result
     from bloomery.airflow.work import resolve_config
 
     if until not in CHAIN:
         raise BloomeryError(f"--until {until!r} is not a DAG", f"one of {', '.join(CHAIN)}")
     digest = resolve_config(config)
-    client = _client()
-    follower = Follower(client, console, str(settings().home / "airflow" / "logs"))
+    airflow = client()
+    follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"))
     began = time.monotonic()
-    follower.follow("corpus", client.trigger("corpus", {"config": digest, "until": until}), until)
+    follower.follow("corpus", airflow.trigger("corpus", {"config": digest, "until": until}), until)
     took = time.monotonic() - began
     everything = "every stage was done already" if not follower.made else f"{follower.made} stages made"
     console.print(f"\n{everything}, {follower.hits} found done, in {took:.0f} s\n")
@@ -222,9 +212,8 @@ def explain(
     name: Annotated[str, typer.Option(help="name of the run whose published dataset is asked")] = "demo",
 ) -> None:
     """Print a record's whole way: read, kept or dropped by which rule, duplicate of what, in which shard."""
-    from spark_jobs.explain import explain as trace_document
-
     from bloomery.airflow.work import published
+    from spark_jobs.explain import explain as trace_document
 
     steps = trace_document(_store(), published(name), document)
     if not steps:

@@ -76,7 +76,8 @@ def _mlflow(settings: Settings) -> Service:
     return Service(
         "mlflow",
         tuple(argv),
-        {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+        # job runners are for MLflow's own evaluations, and hold a gigabyte
+        {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         ready=lambda: _answers(f"{settings.mlflow_url}/health"),
         essential=False,
         ports={"BLOOMERY_MLFLOW_PORT": settings.mlflow_port},
@@ -150,6 +151,14 @@ def _airflow(settings: Settings) -> list[Service]:
             ready=healthy("metadatabase"),
             after=("airflow-database",),
             ports={"BLOOMERY_AIRFLOW_PORT": settings.airflow_port},
+        ),
+        Service(
+            "airflow-pools",
+            (sys.executable, "-P", "-m", "bloomery.airflow.pools"),
+            env,
+            ready=lambda: False,
+            after=("airflow-api",),
+            once=True,
         ),
         Service(
             "airflow-dag-processor",
