@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import time
 import uuid
@@ -106,6 +107,8 @@ def server_command(config: Settings) -> tuple[list[str], dict[str, str]]:
         "spark.databricks.delta.stats.collect": "false",
         # A client that is gone is noticed, and the space of its query is given back, within minutes.
         "spark.connect.execute.manager.detachedTimeout": "1m",
+        # An interrupted task's Python worker ends with it, not 2 s later.
+        "spark.python.task.killTimeout": "100ms",
     }
     command = [
         str(spark_home / "bin" / "spark-submit"),
@@ -143,7 +146,7 @@ def session(context: Context) -> Iterator[Any]:
         return
     url = context.execution.spark.remote or f"sc://127.0.0.1:{settings().spark_port}"
     with _clear_errors(url):
-        spark = _connect(url, context.key)
+        spark = _connect(url, context.key, context.log)
         try:
             spark.conf.set("spark.sql.shuffle.partitions", str(context.execution.spark.partitions))
             spark.registerProgressHandler(_progress(context.log))
@@ -161,7 +164,7 @@ def functions() -> Any:
     return importlib.import_module("pyspark.sql.functions" if classic else "pyspark.sql.connect.functions")
 
 
-def _connect(url: str, key: str) -> Any:
+def _connect(url: str, key: str, log: Callable[[str], None]) -> Any:
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession
@@ -171,7 +174,8 @@ def _connect(url: str, key: str) -> Any:
         spark = SparkSession(f"{url}/;session_id={identifier}", userId="bloomery")
         spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=1500, jitter=100)])
         try:
-            spark.interruptAll()
+            if spark.interruptAll():
+                log("ended a query that an earlier attempt left running")
         except SparkConnectGrpcException as error:
             # The server has closed the session of this id, as after an hour's rest: nothing runs in it.
             if "SESSION_CLOSED" not in str(error):
@@ -229,15 +233,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cause(text: str) -> str:
-    """The line of a Spark error that says why: the last line of a Python traceback, else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    before_jvm = lines[
-        : next((i for i, line in enumerate(lines) if line.startswith("JVM stacktrace")), len(lines))
-    ]
-    if any("Traceback" in line for line in before_jvm):
-        errors = [line for line in before_jvm if ": " in line and not line.startswith(("File ", "at ", "^"))]
-        return errors[-1] if errors else before_jvm[-1]
-    return before_jvm[0] if before_jvm else "no message"
+    """The line of a Spark error that says why: the error that a Python worker raised, else the first line."""
+    lines = [line.strip() for line in text.split("JVM stacktrace")[0].splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return (raised or lines or ["no message"])[-1 if raised else 0]
 
 
 def _progress(log: Callable[[str], None]) -> Callable[..., None]:

@@ -1,9 +1,10 @@
-"""The same stages by spark-submit on a cluster: this process is the driver, and no Spark Connect server is needed.
+"""The same stages by spark-submit on a cluster: this process is the driver; no server is needed.
 
     spark-submit --packages io.delta:delta-spark_4.1_2.13:4.4.0 spark_jobs/submit.py \\
         clean configs/8b.yaml snapshot=DIGEST ingest=DIGEST corpus_gate=DIGEST
 
-The executors need the package and its extra `spark`. `snapshot CONFIG` takes a snapshot. Prints the manifest's digest.
+The executors need the package and its extra `spark`. `snapshot CONFIG` takes a snapshot.
+Prints the manifest's digest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shared engine: killed clients leave nothing running, a dead engine is told at once, failures say why."""
+"""The shared engine: no query outlives its attempt, a dead engine is told at once, failures say why."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_killed_attempts_query_ends_before_the_next_begins(tmp_path, spark_eng
     code = (
         "import sys; from pathlib import Path; from tests.spark_jobs.test_engine import run_beat; "
         "from bloomery.config.run import Execution, SparkConfig; "
-        f"run_beat(Path({str(tmp_path)!r}), Execution(spark=SparkConfig(remote={spark_engine.url!r})), 'killed')"
+        f"execution = Execution(spark=SparkConfig(remote={spark_engine.url!r})); "
+        f"run_beat(Path({str(tmp_path)!r}), execution, 'killed')"
     )
     root = str(Path(__file__).parents[2])
     client = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": root})
@@ -84,7 +85,9 @@ def test_a_killed_attempts_query_ends_before_the_next_begins(tmp_path, spark_eng
     alive = (tmp_path / "beat").read_text()
     time.sleep(0.5)
     assert (tmp_path / "beat").read_text() != alive, "the server goes on with a killed client's query"
-    with session(context(tmp_path, spark_engine.execution(), "killed")) as spark:
+    said: list[str] = []
+    with session(context(tmp_path, spark_engine.execution(), "killed", said)) as spark:
+        assert "ended a query that an earlier attempt left running" in said
         assert spark.range(3).count() == 3
         time.sleep(1)
         ended = (tmp_path / "beat").read_text()
@@ -111,9 +114,11 @@ def test_a_session_that_the_server_closed_is_opened_anew(tmp_path, spark_engine)
 def test_an_absent_engine_is_told_within_10_seconds(tmp_path):
     execution = Execution(spark=SparkConfig(remote=f"sc://127.0.0.1:{free_port()}"))
     began = time.monotonic()
-    with pytest.raises(EngineError, match=r"Spark engine sc://127.0.0.1:\d+ does not answer"):
-        with session(context(tmp_path, execution)) as spark:
-            spark.range(1).count()
+    with (
+        pytest.raises(EngineError, match=r"Spark engine sc://127.0.0.1:\d+ does not answer"),
+        session(context(tmp_path, execution)) as spark,
+    ):
+        spark.range(1).count()
     assert time.monotonic() - began < 10
     assert issubclass(EngineError, TransientError)
 
@@ -138,12 +143,14 @@ def test_an_engine_that_dies_under_a_query_is_told_within_10_seconds(tmp_path):
 
 
 def test_a_failed_job_says_why_in_one_line(tmp_path, spark_engine):
-    with pytest.raises(JobError, match="a Spark job failed: ValueError: row 7 is bad"):
-        with session(context(tmp_path, spark_engine.execution())) as spark:
-            spark.range(1).mapInArrow(fail, "id bigint").collect()
-    with pytest.raises(JobError, match="no_such_column"):
-        with session(context(tmp_path, spark_engine.execution())) as spark:
-            spark.range(1).select("no_such_column").collect()
+    here = context(tmp_path, spark_engine.execution())
+    with (
+        pytest.raises(JobError, match="a Spark job failed: ValueError: row 7 is bad"),
+        session(here) as spark,
+    ):
+        spark.range(1).mapInArrow(fail, "id bigint").collect()
+    with pytest.raises(JobError, match="no_such_column"), session(here) as spark:
+        spark.range(1).select("no_such_column").collect()
 
 
 def test_progress_is_said(tmp_path, spark_engine):
