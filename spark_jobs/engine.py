@@ -234,7 +234,7 @@ def _first_line(error: BaseException) -> str:
 
 def _cause(text: str) -> str:
     """The line of a Spark error that says why: the error that a Python worker raised, else the first line."""
-    lines = [line.strip() for line in text.split("JVM stacktrace")[0].splitlines() if line.strip()]
+    lines = [line.strip() for line in text.split("JVM stacktrace", maxsplit=1)[0].splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (raised or lines or ["no message"])[-1 if raised else 0]
 
