@@ -16,6 +16,8 @@ from bloomery.config.settings import settings
 
 EVERY = 10.0
 """Seconds between batches."""
+PATIENCE = 60.0
+"""Most seconds to wait for the last batch of a finished run."""
 BATCH = 1000
 """Most metrics that MLflow takes at once."""
 
@@ -44,14 +46,16 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._done.set()
-        self._thread.join(timeout=2 * EVERY)
+        self._thread.join(timeout=PATIENCE if kind is None else 2)  # whoever stops a run waits for it to end
 
     def _follow(self) -> None:
         while not self._done.wait(EVERY):
             self._send()
         self._send()
+        if self._failed:
+            self._send()
 
     def _send(self) -> None:
         try:
@@ -97,7 +101,7 @@ def open_client() -> Any:
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     url = httpx.URL(settings().mlflow_url)
     socket.create_connection((url.host, url.port or 80), timeout=5).close()  # before an import of seconds
     from mlflow import MlflowClient
@@ -108,10 +112,23 @@ def open_client() -> Any:
 def connect(name: str, run: str) -> tuple[Any, str]:
     """MLflow's client and the id of the MLflow run that mirrors `run`, made if absent."""
     client = open_client()
-    experiment = client.get_experiment_by_name(name)
-    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+    experiment_id = _experiment(client, name)
     found = client.search_runs([experiment_id], f"tags.`bloomery.run` = '{run}'", max_results=1)
     if found:
         return client, found[0].info.run_id
     tags = {"bloomery.run": run}
     return client, client.create_run(experiment_id, tags=tags, run_name=f"train-{run[:12]}").info.run_id
+
+
+def _experiment(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException as error:  # another made it meanwhile, or an answer of ours was lost
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    return str(found.experiment_id)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from validation.release.promote import Release
 
 
-def mirror(release: Release, source: str, log: Callable[[str], None]) -> None:
-    """Registers a release whose model's folder stands at `source`."""
+def mirror(release: Release, log: Callable[[str], None]) -> None:
+    """Registers a release; its source names the manifest, as MLflow refuses folders of others."""
     try:
         client = open_client()
         from mlflow.exceptions import MlflowException
@@ -28,7 +28,9 @@ def mirror(release: Release, source: str, log: Callable[[str], None]) -> None:
             "bloomery.approver": release.approver,
             "bits_per_byte": f"{release.eval.bits_per_byte:.6f}",
         }
-        version = client.create_model_version(release.name, source, tags=tags)
+        version = client.create_model_version(
+            release.name, f"bloomery://store/manifests/{release.digest}", tags=tags
+        )
         client.set_registered_model_alias(release.name, "champion", version.version)
     except Exception as error:  # any: the release stands in the store
         log(f"MLflow does not show the release, it stands in the store: {error!s:.200}")

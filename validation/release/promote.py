@@ -168,7 +168,7 @@ def promote(
             continue
         write_log(store, release)
         log(f"released {name} version {release.version}: {release.model}")
-        mirror(release, f"{store.uri}/{model.place}", log)
+        mirror(release, log)
         return Verdict(decision, release)
 
 
