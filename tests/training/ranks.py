@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bloomery.artifacts.journal import Checkpoint, Journal
 from bloomery.artifacts.run import artifact
+from bloomery.artifacts.store import S3Store
 from bloomery.config.training import ParallelConfig, TrainConfig
 from tests.training.world import SPREAD, TINY, World
 from training.job import Failure, Job
@@ -46,7 +47,7 @@ class Ranks:
             parallel=parallel,
             device="cpu",
             store=store.uri,
-            s3_endpoint=None,
+            s3_endpoint=store.endpoint if isinstance(store, S3Store) else None,
             run=self.run,
             fence=self.fence,
             attempt=f"data/train/{self.run}/{self.fence:06d}",

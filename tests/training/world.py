@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.digests import file_digest, tree_digest
 from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.run import Outcome, commit, run_stage
-from bloomery.artifacts.store import LocalStore
+from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import Config
 from bloomery.config.corpus import ShardGateConfig
 from bloomery.config.run import Execution
@@ -85,7 +86,7 @@ def write_shards(
 class World:
     """A store with a dataset."""
 
-    store: LocalStore
+    store: Store
     upstream: dict[str, str]
 
     def sources(self) -> dict[str, str]:
@@ -110,17 +111,25 @@ class World:
         )
 
 
-def make_world(folder: Path, splits: Mapping[str, list[str]] | None = None, vocab_size: int = 411) -> World:
-    """A store at `folder` with a dataset, as the data plane leaves it."""
+def make_world(
+    folder: Path,
+    splits: Mapping[str, list[str]] | None = None,
+    vocab_size: int = 411,
+    store: Store | None = None,
+) -> World:
+    """A store (at `folder`, unless given) with a dataset, as the data plane leaves it."""
     splits = splits or {"train": documents(120), "held_out": documents(20, seed=1)}
-    store = LocalStore(folder)
+    store = store or LocalStore(folder)
     tokenizer = train_tokenizer(splits["train"], vocab_size)
     text = tokenizer.to_str().encode()
     store.put_new("data/tokenizer/t/1/tokenizer", text)
     made = {"tokenizer": Artifact(Output(digest=sha256(text)), "data/tokenizer/t/1/tokenizer", store)}
     upstream = {"tokenizer": put(store, "tokenizer", {}, made)}
     place = "data/shard/s/1/shards"
-    files = write_shards(folder / place, splits, tokenizer)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = write_shards(Path(scratch), splits, tokenizer)
+        for relative in files:
+            store.upload(Path(scratch) / relative, f"{place}/{relative}")
     shards = Output(digest=tree_digest(files))
     upstream["shard"] = put(store, "shard", {}, {"shards": Artifact(shards, place, store)})
     verdict = Output(digest="0" * 64, facts={"passed": True, "failed": []})
@@ -136,7 +145,7 @@ def make_world(folder: Path, splits: Mapping[str, list[str]] | None = None, voca
 
 
 def put(
-    store: LocalStore,
+    store: Store,
     stage: str,
     inputs: dict[str, str],
     outputs: dict[str, Artifact],
