@@ -39,6 +39,8 @@ from training.layout import Index, read_history
 from training.metrics import cut
 from training.mirror import Mirror
 
+RESUMES = "run it again: it resumes from the last checkpoint"
+
 
 def train(context: Context) -> dict[str, Artifact]:
     """Trains from the journal's head to the last step.
@@ -127,7 +129,7 @@ def follow(job: Job, log: Callable[[str], None]) -> None:
         "PYTHONUNBUFFERED": "1",
     }
     command = [sys.executable, "-P", "-m", "training.agent", str(path)]
-    with open(job.logs / "agent.log", "a") as agent_log, _stop_on_sigterm() as asked:
+    with open(job.logs / "agent.log", "a") as agent_log, _stop_on_sigterm():
         process = subprocess.Popen(
             command,
             env=environment,
@@ -145,8 +147,8 @@ def follow(job: Job, log: Callable[[str], None]) -> None:
             raise
         finally:
             process.wait()
-    if process.returncode == STOPPED or asked:
-        raise TrainingStoppedError(f"training of run {job.run[:12]} was stopped", "run it again: it resumes")
+    if process.returncode == STOPPED:
+        raise TrainingStoppedError("training was stopped from outside", RESUMES)
     if process.returncode:
         raise _cause(job, process.returncode)
 
@@ -176,22 +178,24 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 @contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[list[int]]:
-    """In the main thread, makes SIGTERM raise, so that the body ends its ranks before it ends itself."""
-    asked: list[int] = []
+def _stop_on_sigterm() -> Iterator[None]:
+    """Makes SIGTERM raise where it would kill, so that the body ends its ranks before it ends itself.
+
+    A handler that stands already, as Airflow's, raises what it likes. Only the main thread can have one.
+    """
 
     def stop(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-        raise TrainingStoppedError("training was asked to stop", "run it again: it resumes")
+        raise TrainingStoppedError(f"training was stopped by {signal.Signals(number).name}", RESUMES)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, stop)
     try:
-        yield asked
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
