@@ -404,6 +404,7 @@ def probe(store: Store) -> None:
     """
     key = f"probe/{uuid.uuid4().hex}"
     remedy = "use a store with conditional writes: a local folder, S3, SeaweedFS"
+    next(store.keys("probe/"), None)  # a missing bucket or wrong credentials are named by this
     try:
         if not store.put_new(key, b"one"):
             raise StoreError(f"{store.uri}: a conditional put of a new key was refused", remedy)

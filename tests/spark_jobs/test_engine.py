@@ -153,6 +153,18 @@ def test_a_failed_job_says_why_in_one_line(tmp_path, spark_engine):
         spark.range(1).select("no_such_column").collect()
 
 
+def die(batches: Iterator[Any]) -> Iterator[Any]:
+    for _ in batches:
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield from ()
+
+
+def test_a_worker_that_dies_is_the_engines_fault_not_the_datas(tmp_path, spark_engine):
+    here = context(tmp_path, spark_engine.execution())
+    with pytest.raises(EngineError, match="lost this query"), session(here) as spark:
+        spark.range(1).mapInArrow(die, "id bigint").collect()
+
+
 def test_progress_is_said(tmp_path, spark_engine):
     said: list[str] = []
     with session(context(tmp_path, spark_engine.execution(), said=said)) as spark:
