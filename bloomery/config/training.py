@@ -39,7 +39,7 @@ class TrainConfig(Config):
 
     model: ModelConfig = Field(ModelConfig(), description="model")
     sequence_length: int = Field(256, ge=8, description="tokens a sequence")
-    global_batch: int = Field(16, ge=1, description="sequences a step over all ranks")
+    global_batch: int = Field(8, ge=1, description="sequences a step over all ranks")
     steps: int = Field(200, ge=1, description="optimizer steps")
     learning_rate: float = Field(2e-3, gt=0, description="peak learning rate")
     warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
@@ -64,7 +64,7 @@ class ParallelConfig(Config):
 
     ranks: int = execution(2, ge=1, description="processes on this node")
     zero_stage: Literal[1] = execution(1, description="ZeRO stage")
-    micro_batch: int = execution(8, ge=1, description="sequences a forward pass of a rank")
+    micro_batch: int = execution(4, ge=1, description="sequences a forward pass of a rank")
     device: Literal["auto", "cpu", "cuda"] = execution(
         "auto", description="auto takes the GPU when there is one"
     )
