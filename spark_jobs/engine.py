@@ -30,6 +30,15 @@ CLASSIC = "BLOOMERY_SPARK_CLASSIC"
 """Environment variable: 1 where this process is itself the driver, as under spark-submit."""
 NAMESPACE = uuid.UUID("6f5c2a44-9d0b-4c38-9a52-5b1f3c1ce0a7")
 PROGRESS_SECONDS = 2.0
+GONE = ("UNAVAILABLE", "SESSION_CHANGED", "SESSION_NOT_FOUND", "OPERATION_NOT_FOUND", "failed to connect")
+"""Marks of a server that is not there, or is another one than at the start."""
+LOST = (
+    "SparkContext was shut down",
+    "OPERATION_CANCELED",
+    "worker exited unexpectedly",
+    "ExecutorLostFailure",
+)
+"""Marks of a query that ended through no fault of its own."""
 
 
 class EngineError(TransientError):
@@ -203,7 +212,7 @@ def _classic(context: Context) -> Any:
 def _clear_errors(url: str) -> Iterator[None]:
     """Turns what Spark Connect raises into our errors: a dead engine apart from a failed job."""
     import grpc
-    from pyspark.errors.exceptions.connect import SparkConnectException, SparkConnectGrpcException
+    from pyspark.errors.exceptions.connect import SparkConnectException
 
     remedy = "`bloomery up` starts it again; then retry or clear the task"
     try:
@@ -214,15 +223,10 @@ def _clear_errors(url: str) -> Iterator[None]:
         raise EngineError(f"Spark engine {url} does not answer: {_first_line(error)}", remedy) from error
     except SparkConnectException as error:
         text = str(error)
-        gone = (
-            "UNAVAILABLE",
-            "SESSION_CHANGED",
-            "SESSION_NOT_FOUND",
-            "OPERATION_NOT_FOUND",
-            "failed to connect",
-        )
-        if isinstance(error, SparkConnectGrpcException) and any(mark in text for mark in gone):
+        if any(mark in text for mark in GONE):
             raise EngineError(f"Spark engine {url} does not answer: {_first_line(error)}", remedy) from error
+        if any(mark in text for mark in LOST):
+            raise EngineError(f"Spark engine {url} lost this query: {_cause(text)}", remedy) from error
         raise JobError(
             f"a Spark job failed: {_cause(text)}", "the engine's log holds the whole trace"
         ) from error
@@ -234,7 +238,8 @@ def _first_line(error: BaseException) -> str:
 
 def _cause(text: str) -> str:
     """The line of a Spark error that says why: the error that a Python worker raised, else the first line."""
-    lines = [line.strip() for line in text.split("JVM stacktrace", maxsplit=1)[0].splitlines() if line.strip()]
+    ours, _, _ = text.partition("JVM stacktrace")
+    lines = [line.strip() for line in ours.splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (raised or lines or ["no message"])[-1 if raised else 0]
 

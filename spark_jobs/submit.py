@@ -4,7 +4,7 @@
         clean configs/8b.yaml snapshot=DIGEST ingest=DIGEST corpus_gate=DIGEST
 
 The executors need the package and its extra `spark`. `snapshot CONFIG` takes a snapshot.
-Prints the manifest's digest.
+The last line it prints is the manifest's digest.
 """
 
 from __future__ import annotations
