@@ -18,6 +18,7 @@ class ReleaseApproval(ApprovalOperator):
     template_fields = (*ApprovalOperator.template_fields, "item")
 
     def __init__(self, *, item: Any, **arguments: Any) -> None:
+        arguments["execution_timeout"] = None  # of the DAG's defaults: a person may take longer
         super().__init__(subject="Release a candidate?", **arguments)
         self.item = item
 

@@ -1,0 +1,131 @@
+"""A config names what is wrong with it, and no execution-only field bears identity."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bloomery.airflow.catalogue import STAGES
+from bloomery.config.base import identity
+from bloomery.config.run import ConfigError, RunConfig, knobs, load, parse
+from tests.deployment import ROOT
+
+SMALL = 'name: x\ncorpus: {snapshot: {sources: [{name: a, uri: "/data"}]}}\n'
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_config_of_the_project_is_valid(path):
+    assert load(path).name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", ["not YAML"]),
+        ("- a", ["holds list", "expected a mapping"]),
+        (SMALL + "trian: {}\n", ["trian: unknown key", "allowed here:", "train"]),
+        (
+            SMALL + "train: {model: {width: 100, heads: 3}}",
+            ["train.model", "width 100 is not a multiple of heads 3"],
+        ),
+        (SMALL + "train: {steps: 0}", ["train.steps", "greater than or equal to 1", "found 0"]),
+        (SMALL + "train: {learning_rate: .nan}", ["train.learning_rate", "finite number"]),
+        (SMALL + "train: {warmup_steps: 500, steps: 400}", ["warmup_steps 500 must be less than steps 400"]),
+        (SMALL + "train: {global_batch: 10}", ["global_batch 10 is not a multiple of ranks 2 x micro_batch"]),
+        (SMALL + "release: {auto_approve: true}", ["auto_approve is for the run named demo only"]),
+        (
+            SMALL + "execution: {spark: {remote: 'spark://x'}}",
+            ["execution.spark.remote", "found 'spark://x'"],
+        ),
+        (SMALL + "corpus: {snapshot: {sources: []}}", ["corpus.snapshot.sources", "at least 1 item"]),
+        ("name: x\n", ["corpus: missing"]),
+        ("name: 'A B'\ncorpus: {}", ["name:", "found 'A B'"]),
+        (
+            SMALL.replace("/data", "ftp://host/x"),
+            ["scheme 'ftp' is not known", "allowed: a path, file://, s3://"],
+        ),
+        (SMALL.replace("/data", "builtin://ruby"), ["'builtin://ruby' is not a built-in source"]),
+        (
+            'name: x\ncorpus: {snapshot: {sources: [{name: a, uri: "/a"}, {name: a, uri: "/b"}]}}\n',
+            ["source names must differ; used twice: a"],
+        ),
+        (
+            SMALL.replace("uri:", "url:"),
+            ["corpus.snapshot.sources.0.uri: missing", "sources.0.url: unknown key"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_value_and_what_is_allowed(text, words):
+    with pytest.raises(ConfigError) as error:
+        parse(text, "mine.yaml")
+    for word in ["mine.yaml", *words]:
+        assert word in str(error.value)
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing.yaml: cannot be read"):
+        load(tmp_path / "nothing.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(ConfigError, match=r"latin.yaml: cannot be read"):
+        load(tmp_path / "latin.yaml")
+
+
+def test_every_field_has_a_meaning_and_every_stage_a_section():
+    config = parse(SMALL)
+    assert [knob.path for knob in knobs(config) if not knob.meaning] == []
+    for stage in STAGES.values():
+        assert isinstance(config.section(stage.config), stage.config)
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        parse(SMALL).train.steps = 3
+
+
+def _keys(config: RunConfig) -> dict[str, str]:
+    digests = {name: dict.fromkeys(stage.inputs, "0" * 64) for name, stage in STAGES.items()}
+    return {
+        name: stage.spec(config.section(stage.config), digests[name]).key for name, stage in STAGES.items()
+    }
+
+
+DATA = ("snapshot", "ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate")
+BASE = parse(SMALL)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(21, 10_000),
+    st.floats(1e-6, 1.0),
+    st.sampled_from(["fp32", "bf16"]),
+    st.integers(1, 64),
+    st.integers(0, 1 << 31),
+)
+def test_no_field_of_train_changes_a_data_key(steps, rate, dtype, length, seed):
+    train = {
+        "steps": steps,
+        "learning_rate": rate,
+        "dtype": dtype,
+        "sequence_length": 8 * length,
+        "seed": seed,
+    }
+    changed = RunConfig.model_validate(BASE.model_dump() | {"train": BASE.train.model_dump() | train})
+    before, after = _keys(BASE), _keys(changed)
+    assert {name: before[name] for name in DATA} == {name: after[name] for name in DATA}
+    assert (before["train"] == after["train"]) is (identity(BASE.train) == identity(changed.train))
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 2),
+    st.integers(1, 9),
+    st.integers(1, 64),
+    st.sampled_from(["/elsewhere", "s3://b/c", "file:///x"]),
+)
+def test_no_execution_only_field_changes_any_key(ranks, every, partitions, uri):
+    changed = BASE.model_dump()
+    changed["execution"]["parallelism"] |= {"ranks": ranks, "checkpoint_every": every, "threads": every}
+    changed["execution"]["spark"] |= {"partitions": partitions, "remote": "sc://other:1"}
+    changed["corpus"]["snapshot"]["sources"][0]["uri"] = uri
+    assert _keys(RunConfig.model_validate(changed)) == _keys(BASE)
