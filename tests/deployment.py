@@ -215,6 +215,13 @@ class Deployment:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
+    def ask(self, expression: str) -> Any:
+        """Value of an expression over `work` and `list_refs` in this deployment, through JSON."""
+        imports = (
+            "import json; from bloomery.airflow import work; from bloomery.artifacts.refs import list_refs"
+        )
+        return self.python(f"{imports}; print(json.dumps({expression}))")
+
     def __enter__(self) -> Deployment:
         self.bloomery("up", timeout=400)
         self.login = credentials(self.home)

@@ -171,9 +171,7 @@ def test_from_corpus_to_release_through_kills_clears_and_an_approval(deployment,
     calm = Deployment(deployment.home, BLOOMERY_STORE=str(tmp_path / "calm"))
     calm.env |= {key: deployment.env[key] for key in deployment.env if key.endswith("_PORT")}
     expected = calm.python(UNDISTURBED.format(config=str(config)))
-    published = deployment.python(
-        "import json; from bloomery.airflow import work; print(json.dumps(work.published('browser')))"
-    )
+    published = deployment.ask("work.published('browser')")
     assert {k: published[k] for k in ("ingest", "clean", "dedup", "tokenizer", "shard")} == {
         k: expected[k] for k in ("ingest", "clean", "dedup", "tokenizer", "shard")
     }
