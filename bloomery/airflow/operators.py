@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator, CronTriggerTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 Item = dict[str, str]
 LOG = logging.getLogger("airflow.task.bloomery")
@@ -81,15 +81,18 @@ def merged(items: Mapping[str, str] | Sequence[Mapping[str, str]]) -> Item:
 
 
 class explained:  # noqa: N801  reads as a phrase
-    """Ends a failure with its cause in one line, and spares a lasting one its retries."""
+    """Ends a failure with its cause in one line, and spares a lasting one its retries.
+
+    An error of ours says all that there is to say, so its traceback is left out; any other keeps its own.
+    """
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
         from bloomery.errors import BloomeryError
 
-        if error is None or isinstance(error, StoppedError):
+        if error is None or isinstance(error, StoppedError | AirflowSkipException):
             return
-        if isinstance(error, BloomeryError) and not error.retry:
-            raise AirflowFailException(str(error)) from error
-        LOG.error("Failed: %s: %s", type(error).__name__, str(error).splitlines()[0] if str(error) else "")
+        LOG.error("%s: %s", type(error).__name__, str(error).partition("\n")[0])
+        if isinstance(error, BloomeryError):
+            raise (AirflowException if error.retry else AirflowFailException)(str(error)) from None

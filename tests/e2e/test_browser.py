@@ -123,14 +123,14 @@ def test_from_corpus_to_release_through_kills_clears_and_an_approval(deployment,
     until("ingest runs", lambda: state(deployment, "corpus", corpus, "ingest")[0] == "running")
     engine = deployment.processes("SparkConnectServer")[0]
     engine.kill()
-    dashboard.open("corpus", corpus, "ingest")
     until(
         "the try failed",
         lambda: state(deployment, "corpus", corpus, "ingest") == ("up_for_retry", 1),
         timeout=60,
     )
-    dashboard.page.reload()
+    dashboard.page.goto(f"{deployment.url}/dags/corpus/runs/{corpus}")
     dashboard.shot("3-up-for-retry")
+    dashboard.open("corpus", corpus, "ingest")
     dashboard.clear()
     until("ingest is made", lambda: state(deployment, "corpus", corpus, "ingest")[0] == "success")
     until("corpus ends", lambda: deployment.client.run_state("corpus", corpus) == "success")
