@@ -7,6 +7,7 @@ body (this process, no torch) -> agent (torchrun's, own process group) -> ranks
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -57,20 +58,38 @@ def train(context: Context) -> dict[str, Artifact]:
     """
     config: TrainConfig = context.config
     journal = Journal(context.store, context.key)
-    head = journal.open(context.fence, run_facts(context))
-    if head is None or head.step < config.steps:
-        job = make_job(context, journal, head)
-        check_shards(job.shards)
-        context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
-        cut(job.metrics, head.step if head else 0)
-        with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
-            follow(job, context.log)
-        head = journal.head()
+    with _sole_tree(context) as lock:
+        head = journal.open(context.fence, run_facts(context))
+        if head is None or head.step < config.steps:
+            job = make_job(context, journal, head)
+            check_shards(job.shards)
+            context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
+            cut(job.metrics, head.step if head else 0)
+            with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
+                follow(job, context.log, lock)
+            head = journal.head()
     assert head is not None
     weights = journal.weights(head)
     folder = weights.local(context.scratch / "final")
     history = canonical(read_history(folder, Index.read(folder)).model_dump(mode="json"))
     return {"checkpoint": weights, "history": context.blob("history", history)}
+
+
+@contextlib.contextmanager
+def _sole_tree(context: Context) -> Iterator[int]:
+    """Waits until no process of an earlier attempt on this machine is left; yields the lock's descriptor.
+
+    The agent inherits it: a tree whose task was killed, and which still saves, holds it until it ends.
+    """
+    path = settings().home / "run" / f"train-{context.key[:16]}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            context.log("waiting for the ranks of an earlier attempt, which save and stop")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
 
 
 def run_facts(context: Context) -> dict[str, str]:
@@ -111,8 +130,8 @@ def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job
     )
 
 
-def follow(job: Job, log: Callable[[str], None]) -> None:
-    """Runs the job's ranks, passing on rank 0's lines.
+def follow(job: Job, log: Callable[[str], None], lock: int) -> None:
+    """Runs the job's ranks, passing on rank 0's lines; the tree holds `lock` until it ends.
 
     Raises:
         TrainingError, TrainingCrashedError, TrainingStoppedError: how it ended, if not well.
@@ -139,6 +158,7 @@ def follow(job: Job, log: Callable[[str], None]) -> None:
             text=True,
             errors="replace",
             process_group=0,
+            pass_fds=(lock,),
         )
         try:
             _pump(process, log)

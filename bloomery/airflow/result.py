@@ -91,12 +91,14 @@ def _history(trained: Manifest) -> History:
 
 
 def _evaluation(run: RunConfig, item: dict[str, str], trained: Manifest, console: Console) -> None:
+    first, *_, last = _history(trained).held_out
+    console.print(
+        f"[bold]Bits per byte[/] on held-out documents: {first.bits_per_byte:.4f} before training -> "
+        f"{last.bits_per_byte:.4f} after"
+    )
     found = evaluation(store(), run.evaluate, {**item, "train": trained.digest})
-    if found is None:
-        return
-    after = json.loads(artifact(store(), found, "eval").read())
-    before = next(point.bits_per_byte for point in _history(trained).held_out if point.step == 0)
-    score = f"{before:.4f} before training -> {after['bits_per_byte']:.4f} after"
-    console.print(f"[bold]Bits per byte[/] on held-out documents: {score}")
-    console.print("[bold]Sample[/]   ", end="")
-    console.print(repr(after["sample"]), markup=False)
+    if found:
+        measured = json.loads(artifact(store(), found, "eval").read())
+        console.print(f"  evaluated on {measured['tokens']:,} tokens: {measured['bits_per_byte']:.4f}")
+        console.print("[bold]Sample[/]   ", end="")
+        console.print(repr(measured["sample"]), markup=False)

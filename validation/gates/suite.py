@@ -60,12 +60,16 @@ def judge(profile: Any, checks: Sequence[Check]) -> list[Judgement]:
         ExpectationError: an expectation raised instead of judging.
     """
     import great_expectations as gx
-    from great_expectations import expectations as gxe
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.expectations.core.expect_column_values_to_be_between import (
+        ExpectColumnValuesToBeBetween,
+    )
+    from great_expectations.expectations.metadata_types import FailureSeverity
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         context = gx.get_context(mode="ephemeral")
-        context.variables.progress_bars = {"globally": False}
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
         source = context.data_sources.add_pandas("profile")
         batch = (
             source.add_dataframe_asset("profile")
@@ -75,11 +79,11 @@ def judge(profile: Any, checks: Sequence[Check]) -> list[Judgement]:
         suite = gx.ExpectationSuite(
             name="policy",
             expectations=[
-                gxe.ExpectColumnValuesToBeBetween(
+                ExpectColumnValuesToBeBetween(
                     column=check.column,
                     min_value=check.at_least,
                     max_value=check.at_most,
-                    severity=check.severity,
+                    severity=FailureSeverity(check.severity),
                     meta={"check": index},
                 )
                 for index, check in enumerate(checks)
@@ -88,6 +92,7 @@ def judge(profile: Any, checks: Sequence[Check]) -> list[Judgement]:
         result = batch.validate(suite)
     judged = []
     for item in result.results:
+        assert item.expectation_config is not None
         check = checks[item.expectation_config.meta["check"]]
         raised = item.exception_info.get("raised_exception") or any(
             isinstance(info, dict) and info.get("raised_exception") for info in item.exception_info.values()
