@@ -139,6 +139,7 @@ def run(
         raise BloomeryError(f"--until {until!r} is not a DAG", f"one of {', '.join(CHAIN)}")
     digest = resolve_config(config)
     airflow = client()
+    airflow.await_dags(CHAIN)
     follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"))
     began = time.monotonic()
     follower.follow("corpus", airflow.trigger("corpus", {"config": digest, "until": until}), until)

@@ -226,6 +226,7 @@ class Deployment:
         self.bloomery("up", timeout=400)
         self.login = credentials(self.home)
         self.client = AirflowClient(self.url, self.login["user"], self.login["password"])
+        self.client.await_dags(("corpus", "pretrain", "evaluate", "release"))
         return self
 
     def __exit__(self, *_: Any) -> None:

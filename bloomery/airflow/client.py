@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,23 @@ class AirflowClient:
                         f"Airflow at {self.url} does not answer: {error}", "start it with `bloomery up`"
                     ) from error
                 time.sleep(1)
+
+    def await_dags(self, names: Iterable[str], timeout: float = 120) -> None:
+        """Waits until Airflow has read these DAGs: a deployment that has just started takes its time.
+
+        Raises:
+            BloomeryError: one is not there; the errors of the DAG files are in the message.
+        """
+        deadline = time.monotonic() + timeout
+        while missing := set(names) - {dag["dag_id"] for dag in self.call("GET", "dags")["dags"]}:
+            if time.monotonic() > deadline:
+                errors = self.call("GET", "importErrors")["import_errors"]
+                found = "; ".join(f"{e['filename']}: {e['stack_trace'].splitlines()[-1]}" for e in errors)
+                raise BloomeryError(
+                    f"Airflow has not read the DAGs {', '.join(sorted(missing))}: {found or 'no import error'}",
+                    "look at the log airflow-dag-processor.log",
+                )
+            time.sleep(0.5)
 
     def trigger(self, dag: str, conf: dict[str, Any]) -> str:
         """Triggers a run by hand and returns its id."""
