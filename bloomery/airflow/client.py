@@ -81,8 +81,9 @@ class AirflowClient:
             if time.monotonic() > deadline:
                 errors = self.call("GET", "importErrors")["import_errors"]
                 found = "; ".join(f"{e['filename']}: {e['stack_trace'].splitlines()[-1]}" for e in errors)
+                names = ", ".join(sorted(missing))
                 raise BloomeryError(
-                    f"Airflow has not read the DAGs {', '.join(sorted(missing))}: {found or 'no import error'}",
+                    f"Airflow has not read the DAGs {names}: {found or 'no import error'}",
                     "look at the log airflow-dag-processor.log",
                 )
             time.sleep(0.5)

@@ -1,0 +1,134 @@
+"""The command line: help has examples, an error has no traceback, refs and lineage read the store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from bloomery.artifacts.refs import move_ref
+from bloomery.artifacts.run import run_stage
+from bloomery.artifacts.store import LocalStore
+from bloomery.cli import app
+from tests.artifacts.toy import AFTER, GATE, MAKE, PolicyConfig, ToyConfig
+from tests.deployment import ROOT, free_port
+
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+
+
+def bloomery(home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/bin:/bin", "BLOOMERY_HOME": str(home), "COLUMNS": "200", **environment}
+    command = [sys.executable, "-P", "-m", "bloomery.cli", *arguments]
+    return subprocess.run(
+        command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_commands_are_those_of_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    assert {
+        "up",
+        "stop",
+        "run",
+        "show",
+        "refs",
+        "lineage",
+        "explain",
+        "invalidate",
+        "config",
+        "doctor",
+    } <= set(COMMANDS)
+    assert [name for name in COMMANDS if name not in readme] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "160"})
+    assert shown.exit_code == 0
+    assert f"Example:  bloomery {command}" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "absent.yaml"), ["absent.yaml: cannot be read", "Remedy"]),
+        (("config", "pyproject.toml"), ["not YAML"]),
+        (
+            ("run", "configs/demo.yaml", "--until", "monday"),
+            ["--until 'monday' is not a DAG", "corpus, pretrain"],
+        ),
+        (("show", "models/none/champion"), ["no ref or manifest"]),
+        (("invalidate", "0" * 64, "--reason", "x"), ["nothing is committed under key"]),
+        (("explain", "nobody"), ["no dataset is published under the name 'demo'"]),
+    ],
+)
+def test_an_error_names_the_thing_and_the_remedy_without_a_traceback(tmp_path, arguments, words):
+    done = bloomery(tmp_path, *arguments)
+    text = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "Traceback" not in text
+    assert all(word in text for word in words), text
+    assert "Traceback" in bloomery(tmp_path, "--debug", *arguments).stderr
+
+
+def test_a_deployment_that_does_not_run_is_named_by_run_and_by_doctor(tmp_path):
+    ports = {f"BLOOMERY_{name}": str(free_port()) for name in ("AIRFLOW_PORT", "MLFLOW_PORT", "SPARK_PORT")}
+    text = bloomery(tmp_path, "doctor", **ports).stdout
+    assert f"Airflow at http://127.0.0.1:{ports['BLOOMERY_AIRFLOW_PORT']}" in text
+    assert "remedy: start it: bloomery up" in text
+    assert "conditional put and compare-and-swap hold" in text
+
+
+def test_a_busy_port_and_a_wrong_store_are_named_before_anything_starts(tmp_path):
+    import socket
+
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        done = bloomery(tmp_path, "up", BLOOMERY_AIRFLOW_PORT=port)
+    assert done.returncode == 1
+    assert f"port {port}, for airflow-api, is in use" in done.stdout
+    assert "BLOOMERY_AIRFLOW_PORT=" in done.stdout
+    ports = {f"BLOOMERY_{n}_PORT": str(free_port()) for n in ("AIRFLOW", "MLFLOW", "SPARK", "SPARK_UI")}
+    done = bloomery(tmp_path, "up", BLOOMERY_STORE="ftp://x/y", **ports)
+    assert done.returncode == 1
+    assert "'ftp://x/y' is not a store" in done.stdout
+    assert bloomery(tmp_path, "stop").stdout.strip() == "nothing runs"
+
+
+@pytest.fixture
+def made(tmp_path):
+    store = LocalStore(tmp_path / "store")
+    upstream = {"make": run_stage(MAKE, ToyConfig(), {}, store, log=lambda _: None).digest}
+    upstream["gate"] = run_stage(GATE, PolicyConfig(most=1), upstream, store, log=lambda _: None).digest
+    move_ref(store, "models/toy/champion", {"digest": upstream["make"]}, None)
+    return upstream
+
+
+def test_show_refs_lineage_invalidate_and_waive(tmp_path, made):
+    shown = json.loads(bloomery(tmp_path, "show", "models/toy/champion", "--json").stdout)
+    assert (shown["manifest"], shown["spec"]["stage"], shown["committed"]) == (made["make"], "make", True)
+    assert "models/toy/champion" in bloomery(tmp_path, "refs", "models/").stdout
+    assert f"make {made['make']}" in bloomery(tmp_path, "lineage", made["gate"][:10]).stdout
+    assert "is waived" in bloomery(tmp_path, "waive", made["gate"], "--reason", "known").stdout
+    policies = {"gate": PolicyConfig(most=1)}
+    store = LocalStore(tmp_path / "store")
+    assert run_stage(AFTER, ToyConfig(), made, store, policies=policies, log=lambda _: None).digest
+    assert bloomery(tmp_path, "waive", made["make"], "--reason", "no").returncode == 1
+    assert "is invalidated" in bloomery(tmp_path, "invalidate", shown["key"], "--reason", "wrong").stdout
+    assert json.loads(bloomery(tmp_path, "show", made["make"], "--json").stdout)["committed"] is False
+
+
+def test_config_tells_identity_and_execution_apart(tmp_path):
+    lines = bloomery(tmp_path, "config", "configs/demo.yaml").stdout.splitlines()
+    marks = {
+        line.split()[0]: line.split()[2]
+        for line in lines
+        if line.startswith(("train.steps", "execution.spark.part"))
+    }
+    assert marks == {"train.steps": "yes", "execution.spark.partitions": "no"}
+    assert json.loads(bloomery(tmp_path, "config", "configs/demo.yaml", "--json").stdout)["name"] == "demo"
