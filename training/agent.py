@@ -18,6 +18,7 @@ from training.job import GRACE, STOPPED, Failure, Job, die_with_parent
 def main() -> int:
     """Runs all ranks to their end; returns the exit code of the rank that ended them, 0 if none failed."""
     die_with_parent(signal.SIGTERM)
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, launch_agent
@@ -29,8 +30,8 @@ def main() -> int:
         nproc_per_node=job.parallel.ranks,
         run_id=f"{job.run[:12]}-{job.fence}",
         rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",  # a free port
-        rdzv_configs={"timeout": 60},
+        rdzv_endpoint=str(job.scratch / "rendezvous"),
+        rdzv_configs={"store_type": "file", "timeout": 60},  # a TCP store listens on every interface
         local_addr="127.0.0.1",
         max_restarts=0,  # a retry is the scheduler's business
         shutdown_timeout=GRACE,

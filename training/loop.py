@@ -62,7 +62,7 @@ def train(
         CheckpointError: the checkpoint to resume from is damaged or of another run.
     """
     torch.set_num_threads(job.parallel.threads)
-    start_engine(job.device)
+    start_engine(job.device, f"file://{job.scratch / 'group'}")
     run = Run.start(job, rank, ranks)
     if rank == 0:
         say(

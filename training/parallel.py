@@ -29,8 +29,14 @@ def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, 
     return config
 
 
-def start_engine(device: str) -> None:
-    """Joins the process group that RANK, WORLD_SIZE and MASTER_ADDR name: gloo on "cpu", nccl on "cuda"."""
+def start_engine(device: str, meet: str = "env://") -> None:
+    """Joins the process group of RANK and WORLD_SIZE: gloo on "cpu", nccl on "cuda".
+
+    Args:
+        device: "cpu" or "cuda".
+        meet: where the ranks find each other, as torch's `init_method`: file:///path on one machine, since
+            a TCP store listens on every interface.
+    """
     os.environ["DS_ACCELERATOR"] = device
     import deepspeed
     import torch
@@ -40,7 +46,13 @@ def start_engine(device: str) -> None:
     deepspeed.utils.logger.setLevel(logging.WARNING)
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    deepspeed.init_distributed("nccl" if device == "cuda" else "gloo", verbose=False)
+    deepspeed.init_distributed(
+        "nccl" if device == "cuda" else "gloo",
+        verbose=False,
+        init_method=meet,
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
 
 
 def learning_rate(step: int, train: TrainConfig) -> float:
