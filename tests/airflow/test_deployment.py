@@ -33,6 +33,13 @@ def ended(deployment: Deployment, dag: str, run: str, timeout: float = 400) -> s
     )
 
 
+def connections(process: psutil.Process) -> list:
+    try:
+        return process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return []
+
+
 def newest(deployment: Deployment, dag: str, after: set[str], timeout: float = 300) -> str:
     return until(
         f"a run of {dag}",
@@ -89,6 +96,13 @@ def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first
         )
 
     until("it trains", steps)
+    everything = [deployment.supervisor(), *deployment.supervisor().children(recursive=True)]
+    listening = {
+        (c.laddr.ip, c.laddr.port) for p in everything for c in connections(p) if c.status == "LISTEN"
+    }
+    beyond = {(ip, port) for ip, port in listening if ip.removeprefix("::ffff:") not in ("127.0.0.1", "::1")}
+    assert listening
+    assert not beyond, "services listen beyond the loopback"
     tree = deployment.processes("training")
     assert len(tree) >= 3
     deployment.client.call(
