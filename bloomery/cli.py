@@ -216,13 +216,8 @@ def explain(
     from bloomery.airflow.work import published
     from spark_jobs.explain import explain as trace_document
 
-    steps = trace_document(_store(), published(name), document)
-    if not steps:
-        raise BloomeryError(
-            f"no record {document!r} in the published dataset {name}", "give an id or URL of a table"
-        )
-    for step in steps:
-        console.print_json(data=step)
+    for step in trace_document(_store(), published(name), document):
+        console.print_json(data=step._asdict(), default=str)
 
 
 @app.command(**example("bloomery invalidate KEY --reason 'the extractor was wrong'"))
