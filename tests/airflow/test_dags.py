@@ -36,6 +36,14 @@ def test_parsing_the_folder_costs_under_a_second_and_loads_no_engine():
     assert float(done.stdout.splitlines()[-1]) < 1.0
 
 
+def test_what_a_finished_stage_loads_holds_no_engine():
+    engines = '("torch", "pyspark", "great_expectations", "mlflow", "deepspeed", "delta", "transformers")'
+    loads = "import sys, bloomery.airflow.work, bloomery.airflow.result"
+    code = f"{loads}; print([name for name in {engines} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("path", DAGS, ids=lambda path: path.name)
 def test_a_dag_file_is_thin(path):
     assert len(path.read_text().splitlines()) < 80

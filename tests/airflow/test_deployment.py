@@ -163,11 +163,16 @@ def test_a_backfill_of_a_past_date_replays_its_snapshot_or_says_that_there_is_no
     assert deployment.client.run_state("corpus", run_of(today.isoformat())) == "success"
 
 
-def test_a_moved_threshold_runs_only_the_gate_again_and_blocks(deployment, tmp_path):
+def test_a_moved_baseline_or_threshold_runs_only_the_gate_again_and_may_block(deployment, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", seed=6)
     config = write_config(tmp_path / "judged.yaml", corpus, "judged")
     out = deployment.bloomery("run", str(config), "--until", "corpus")
-    assert "stages made" in out
+    assert "8 stages made" in out, out
+    other = write_config(tmp_path / "other.yaml", write_corpus(tmp_path / "other", seed=8), "judged")
+    assert "8 stages made" in deployment.bloomery("run", str(other), "--until", "corpus")
+    out = deployment.bloomery("run", str(config), "--until", "corpus")  # the baseline is the other's now
+    assert "1 stages made" in out, out
+    assert "every stage was done already" in deployment.bloomery("run", str(config), "--until", "corpus")
     write_config(tmp_path / "judged.yaml", corpus, "judged", corpus__gate={"min_documents": 50})
     out = deployment.bloomery("run", str(config), "--until", "corpus")
     assert "1 stages made" in out, out
