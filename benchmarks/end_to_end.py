@@ -47,7 +47,11 @@ class Memory:
 
     def _sample(self) -> None:
         while True:
-            total = sum(_pss(process.pid) for process in [self.root, *self.root.children(recursive=True)])
+            try:
+                tree = [self.root, *self.root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            total = sum(_pss(process.pid) for process in tree)
             for label in ("all", self.label):
                 self.peak[label] = max(self.peak[label], total / 1e9)
             time.sleep(0.5)
