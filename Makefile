@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 export BLOOMERY_HOME ?= $(CURDIR)/.bloomery
 
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+( [a-z0-9-]+)*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9%-]+( [a-z0-9-]+)*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -43,6 +43,7 @@ lint: $(STAMP)  ## format, lint, types, direction of imports, YAML
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/yamllint --strict configs docker-compose.yml
+	@$(BIN)/hadolint docker/Dockerfile
 
 format:  ## format the code
 	@$(BIN)/ruff format .
