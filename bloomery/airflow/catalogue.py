@@ -5,7 +5,6 @@ from __future__ import annotations
 import spark_jobs.stages
 import training.stages
 import validation.stages
-
 from bloomery.artifacts.stage import Stage
 
 STAGES: dict[str, Stage] = {
