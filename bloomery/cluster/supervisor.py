@@ -31,6 +31,8 @@ from bloomery.errors import BloomeryError
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL."""
+REAP = 2.0
+"""Seconds between looks for orphans that ended."""
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Supervisor:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.began: dict[str, float] = {}
         self.stopping = False
+        self.published, self.reaped = "", 0.0
 
     def run(self) -> None:
         """Starts all, watches them, and returns after all have been stopped."""
@@ -69,6 +72,7 @@ class Supervisor:
                 for service in wanted:
                     self._tend(service)
                 self._publish()
+                self._reap()
                 time.sleep(0.25)
         finally:
             self._end_all()
@@ -118,22 +122,24 @@ class Supervisor:
         state.state, state.pid, state.starts = "starting", self.processes[service.name].pid, state.starts + 1
 
     def _publish(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({name: asdict(state) for name, state in self.states.items()}, indent=1)
-        temporary = self.folder / ".services.json"
-        temporary.write_text(text)
-        temporary.replace(self.folder / "services.json")
-        while True:  # reap what was left to the subreaper
-            try:
-                known = {process.pid for process in self.processes.values()}
-                left = [
-                    p for p in psutil.Process().children() if p.pid not in known and p.status() == "zombie"
-                ]
-            except psutil.NoSuchProcess:
-                continue
-            for orphan in left:
-                os.waitpid(orphan.pid, os.WNOHANG)
+        if text != self.published:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = self.folder / ".services.json"
+            temporary.write_text(text)
+            temporary.replace(self.folder / "services.json")
+            self.published = text
+
+    def _reap(self) -> None:
+        """Buries what was left to the subreaper; the services' own ends are for `_tend` to see."""
+        if time.monotonic() - self.reaped < REAP:
             return
+        self.reaped = time.monotonic()
+        known = {process.pid for process in self.processes.values()}
+        with _gone_is_fine():
+            for orphan in psutil.Process().children():
+                if orphan.pid not in known and orphan.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(orphan.pid, os.WNOHANG)
 
     def _end_all(self) -> None:
         deadline = time.monotonic() + GRACE
