@@ -163,8 +163,17 @@ def session(context: Context) -> Iterator[Any]:
                 context.log(f"Spark UI: http://127.0.0.1:{settings().spark_ui_port}")
             yield spark
         finally:
-            # Only the channel: a released session's id could not be opened again by the next attempt.
-            spark.client.close()
+            _close(spark)
+
+
+def _close(spark: Any) -> None:
+    """Closes the session's channel only: the id of a released one could not be opened by the next attempt.
+
+    Once: pyspark's finaliser closes again, which shuts down a thread pool that all sessions of a process
+    share, and hangs for ever where the collector runs it within another session's call (4.1.3).
+    """
+    spark.client.close()
+    spark.client.close = lambda: None
 
 
 def functions() -> Any:
@@ -189,7 +198,7 @@ def _connect(url: str, key: str, log: Callable[[str], None]) -> Any:
             # The server has closed the session of this id, as after an hour's rest: nothing runs in it.
             if "SESSION_CLOSED" not in str(error):
                 raise
-            spark.client.close()
+            _close(spark)
         else:
             return spark
     raise EngineError(f"Spark engine {url} refuses every session of stage key {key}", "restart the engine")

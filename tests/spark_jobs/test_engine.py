@@ -103,6 +103,21 @@ def test_another_stages_session_is_left_alone(tmp_path, spark_engine):
         assert frame.count() == 5
 
 
+def test_collecting_a_finished_session_leaves_the_next_ones_threads_alone(tmp_path, spark_engine):
+    """The finaliser of the first shut the pool of the second down, and hung in the middle of its call."""
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Iterating
+
+    with session(context(tmp_path, spark_engine.execution(), "first")) as first:
+        assert first.sql("SELECT 1").collect()
+    with session(context(tmp_path, spark_engine.execution(), "second")) as second:
+        assert second.sql("SELECT 2").collect()
+        pool = Iterating._release_thread_pool_instance
+        first.__del__()
+        assert pool is not None
+        assert Iterating._release_thread_pool_instance is pool
+        assert second.sql("SELECT 3").collect()
+
+
 def test_a_session_that_the_server_closed_is_opened_anew(tmp_path, spark_engine):
     with session(context(tmp_path, spark_engine.execution(), "closed")) as spark:
         spark.range(1).count()
