@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from bloomery.airflow.catalogue import STAGES
 from bloomery.artifacts.run import Outcome, run_stage
 from bloomery.artifacts.store import LocalStore, Store
+from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
 from spark_jobs.snapshot import take
-from spark_jobs.stages import STAGES
 from tests.spark_jobs.corpus import CONFIGS, snapshot_config, write_corpus
 
 ORDER = ("ingest", "clean", "dedup", "tokenizer", "shard")
+GATES = {"corpus_gate": CorpusGateConfig(), "shard_gate": ShardGateConfig()}
 
 
 class Pipeline:
@@ -28,7 +30,7 @@ class Pipeline:
 
     def run(self, *names: str, partitions: int = 2, configs: dict[str, Any] | None = None) -> Outcome:
         """Runs a snapshot, then `names`; returns the last outcome."""
-        chosen = CONFIGS | (configs or {})
+        chosen = CONFIGS | GATES | (configs or {})
         outcome = take(snapshot_config(self.corpus), self.store, None, self.said.append)
         self.outcomes["snapshot"] = outcome
         for name in names:

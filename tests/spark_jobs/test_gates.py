@@ -1,0 +1,69 @@
+"""The gates on real tables and real shards: what they measure is what is there."""
+
+from __future__ import annotations
+
+import json
+
+from bloomery.artifacts.run import artifact
+from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
+from tests.spark_jobs.conftest import Pipeline
+
+LENIENT = CorpusGateConfig(min_documents=1, min_held_out=0, max_quarantined=1, max_dropped=1)
+
+
+def judged(finished: Pipeline, gate: str, policy: CorpusGateConfig | ShardGateConfig) -> dict:
+    outcome = finished.run(gate, configs={gate: policy})
+    report = artifact(finished.store, outcome.digest, "report").read()
+    assert report.startswith(b"<!doctype html>")
+    return json.loads(artifact(finished.store, outcome.digest, "verdict").read())
+
+
+def test_the_corpus_gate_counts_what_the_table_holds(finished):
+    verdict = judged(finished, "corpus_gate", LENIENT)
+    kept = [row for row in finished.rows("dedup") if row["status"] == "kept"]
+    records = finished.rows("ingest")
+    quarantined = sum(row["status"] == "quarantined" for row in records)
+    assert verdict["passed"]
+    assert verdict["observed"] == {
+        "documents": len(kept),
+        "held_out": sum(row["split"] == "held_out" for row in kept),
+        "null_texts": 0,
+        "repeated_ids": 0,
+        "quarantined": quarantined / len(records),
+        "dropped": 1 - (len(kept) + quarantined) / len(records),
+    }
+
+
+def test_a_stricter_corpus_policy_fails_and_says_by_how_much(finished):
+    verdict = judged(finished, "corpus_gate", CorpusGateConfig(min_documents=10_000))
+    assert not verdict["passed"]
+    assert any(line.startswith("documents is") and ">= 10000" in line for line in verdict["failed"])
+
+
+def test_drift_is_measured_against_the_baseline(finished):
+    finished.outcomes["baseline"] = finished.outcomes["dedup"]
+    try:
+        verdict = judged(finished, "corpus_gate", LENIENT)
+    finally:
+        del finished.outcomes["baseline"]
+    assert verdict["observed"]["drift"] == 0
+
+
+def test_the_shard_gate_opens_every_shard_and_sees_a_flipped_bit(finished):
+    policy = ShardGateConfig(min_tokens=1, min_bytes_per_token=0.1)
+    verdict = judged(finished, "shard_gate", policy)
+    assert verdict["passed"], verdict["failed"]
+    shards = artifact(finished.store, finished.outcomes["shard"].digest, "shards")
+    assert verdict["observed"]["damaged"] == 0
+    manifest = json.loads((shards.local(finished.corpus / "cache") / "manifest.json").read_text())
+    name = manifest["splits"]["train"]["shards"][0]["name"]
+    path = shards.local(finished.corpus / "cache") / "train" / f"{name}.bin"
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    try:
+        verdict = judged(finished, "shard_gate", policy.model_copy(update={"min_tokens": 2}))
+    finally:
+        path.write_bytes(whole)
+    assert verdict["failed"] == [
+        "damaged is 1, allowed <= 0 (files of a shard whose sha256 is not the manifest's)"
+    ]
