@@ -30,6 +30,8 @@ CLASSIC = "BLOOMERY_SPARK_CLASSIC"
 """Environment variable: 1 where this process is itself the driver, as under spark-submit."""
 NAMESPACE = uuid.UUID("6f5c2a44-9d0b-4c38-9a52-5b1f3c1ce0a7")
 PROGRESS_SECONDS = 2.0
+SETTLE = 1.0
+"""Seconds after an interrupt in which the query's Python workers end, too (spark.python.task.killTimeout)."""
 GONE = ("UNAVAILABLE", "SESSION_CHANGED", "SESSION_NOT_FOUND", "OPERATION_NOT_FOUND", "failed to connect")
 """Marks of a server that is not there, or is another one than at the start."""
 LOST = (
@@ -194,6 +196,7 @@ def _connect(url: str, key: str, log: Callable[[str], None]) -> Any:
         try:
             if spark.interruptAll():
                 log("ended a query that an earlier attempt left running")
+                time.sleep(SETTLE)
         except SparkConnectGrpcException as error:
             # The server has closed the session of this id, as after an hour's rest: nothing runs in it.
             if "SESSION_CLOSED" not in str(error):

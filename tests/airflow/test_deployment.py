@@ -108,7 +108,7 @@ def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first
     deployment.client.call(
         "PATCH",
         f"dags/pretrain/dagRuns/{pretrain}/taskInstances/train/0",
-        json={"new_state": "failed", "dry_run": False},
+        json={"new_state": "failed"},
     )
     began = time.monotonic()
     _, left = psutil.wait_procs(tree, timeout=30)
