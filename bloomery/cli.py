@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,9 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 _debug = False
+
+GIVE_UP = 3
+"""Starts of an essential service after which `up` stops waiting for it."""
 
 Reference = Annotated[
     str, typer.Argument(help="a ref, as models/demo/champion; or a digest, or its first digits")
@@ -78,16 +82,20 @@ def up(timeout: Annotated[float, typer.Option(help="seconds to wait until all ar
             if states and not waiting:
                 break
             status.update(f"starting {', '.join(waiting)}")
-            if not supervisor.running(config) or time.monotonic() - began > timeout:
-                dead = next(
-                    (n for n in waiting if states[n].starts > 1), waiting[0] if waiting else "supervisor"
-                )
+            failing = [name for name in waiting if states[name].starts > GIVE_UP]
+            if failing or not supervisor.running(config) or time.monotonic() - began > timeout:
+                name = (failing or waiting or ["supervisor"])[0]
                 raise BloomeryError(
-                    f"not ready: {', '.join(waiting) or 'the supervisor ended'}",
-                    f"read {config.home}/logs/{dead}.log",
+                    f"{name} does not start: {_last_line(config.home / 'logs' / f'{name}.log')}",
+                    f"read {config.home}/logs/{name}.log; `bloomery stop` ends what did start",
                 )
             time.sleep(0.25)
     _places()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing in its log")
 
 
 def _places() -> None:

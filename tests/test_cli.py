@@ -132,3 +132,16 @@ def test_config_tells_identity_and_execution_apart(tmp_path):
     }
     assert marks == {"train.steps": "yes", "execution.spark.partitions": "no"}
     assert json.loads(bloomery(tmp_path, "config", "configs/demo.yaml", "--json").stdout)["name"] == "demo"
+
+
+def test_a_service_that_cannot_start_ends_the_wait_with_its_last_line(tmp_path):
+    ports = {f"BLOOMERY_{n}_PORT": str(free_port()) for n in ("AIRFLOW", "MLFLOW", "SPARK", "SPARK_UI")}
+    nowhere = f"postgresql+psycopg2://nobody@127.0.0.1:{free_port()}/nothing"
+    try:
+        done = bloomery(tmp_path, "up", BLOOMERY_AIRFLOW_DATABASE=nowhere, **ports)
+        assert done.returncode == 1
+        assert "airflow-database does not start:" in done.stdout
+        assert "airflow-database.log" in done.stdout
+        assert "Traceback" not in done.stdout + done.stderr
+    finally:
+        assert bloomery(tmp_path, "stop").stdout.strip() == "stopped"
