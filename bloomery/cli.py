@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 _debug = False
 
 GIVE_UP = 3
@@ -44,6 +44,9 @@ def main() -> None:
     """Runs the command line; an error has no traceback unless --debug."""
     try:
         app()
+    except KeyboardInterrupt:
+        console.print("\nThe runs go on in Airflow; stop one there, or follow again with the same command.")
+        sys.exit(130)
     except BloomeryError as error:
         if _debug:
             raise
@@ -148,7 +151,7 @@ def run(
     digest = resolve_config(config)
     airflow = client()
     airflow.await_dags(CHAIN)
-    follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"))
+    follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"), digest)
     began = time.monotonic()
     follower.follow("corpus", airflow.trigger("corpus", {"config": digest, "until": until}), until)
     took = time.monotonic() - began
@@ -236,6 +239,8 @@ def invalidate(
     """Take a commit back, with an audited tombstone: the next run computes again."""
     from bloomery.artifacts.run import invalidate as take_back
 
+    matches = [name.removeprefix("actions/") for name in _store().keys(f"actions/{key}")]
+    key = matches[0] if len(matches) == 1 else key
     take_back(_store(), key, reason)
     console.print(f"{key} is invalidated")
 
@@ -248,9 +253,11 @@ def waive(
     """Record a waiver of a failed verdict: the stages behind its gate may run."""
     import getpass
 
+    from bloomery.artifacts.lineage import find
     from bloomery.artifacts.manifest import read_manifest
     from bloomery.artifacts.refs import move_ref, read_ref
 
+    verdict = find(_store(), verdict)
     if "verdict" not in read_manifest(_store(), verdict).outputs:
         raise BloomeryError(f"{verdict} is no verdict of a gate", "the failed task's log names it")
     value = {"digest": verdict, "reason": reason, "who": getpass.getuser(), "when": time.time()}

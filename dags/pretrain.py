@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, get_current_context, task
+from airflow.sdk import DAG, AssetOrTimeSchedule, Param, get_current_context, task
 
 from bloomery.airflow.assets import CHECKPOINTS, DATASETS, announce, woken_by
-from bloomery.airflow.operators import DEFAULTS, StageOperator, explained
+from bloomery.airflow.operators import DEFAULTS, StageOperator, at, explained
 
 with DAG(
     "pretrain",
     description="Published shards -> a journal of checkpoints",
-    schedule=[DATASETS],
+    schedule=AssetOrTimeSchedule(timetable=at("*/10 * * * *"), assets=[DATASETS]),
     is_paused_upon_creation=False,
     catchup=False,
     max_active_runs=1,
@@ -31,13 +31,13 @@ with DAG(
 
     @task
     def begin() -> list[dict[str, str]]:
-        """The runs to train: those of the events, or the one that a person names."""
-        from bloomery.airflow.work import published
+        """The runs to train: of the events, the one that a person names, or those whose event was lost."""
+        from bloomery.airflow.work import published, unstarted
 
         context = get_current_context()
         with explained():
             name = context["params"]["name"]
-            return [published(name)] if name else woken_by(DATASETS, context)
+            return [published(name)] if name else woken_by(DATASETS, context) or unstarted()
 
     @task(outlets=[CHECKPOINTS])
     def wake(item: dict[str, str]):

@@ -40,7 +40,8 @@ def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[S
     Args:
         store: where the tables stand.
         manifests: stage -> digest of its manifest; stages that are absent are left out.
-        document: an id (or its first 8 digits and more), a URL, a path in its source, or source/path.
+        document: an id (or its first 8 digits and more), the publisher's id, a URL, a path in its source,
+            or source/path.
 
     Raises:
         UnknownDocumentError: `ingest` has read no such document.
@@ -71,10 +72,11 @@ def _names(table: Artifact, document: str, cache: Path) -> list[str]:
 
     found = []
     for path in _files(table, cache):
-        columns = _parquet(path).read(columns=["id", "source", "path", "url"])
+        columns = _parquet(path).read(columns=["id", "source", "path", "url", "external_id"])
         ids = columns["id"]
         place = pc.binary_join_element_wise(columns["source"], columns["path"], "/")
-        matches = [pc.equal(column, document) for column in (columns["path"], columns["url"], place)]
+        known = (columns["path"], columns["url"], columns["external_id"], place)
+        matches = [pc.equal(column, document) for column in known]
         if len(document) >= 8:
             matches.append(pc.starts_with(ids, document))
         hit = matches[0]
@@ -84,7 +86,7 @@ def _names(table: Artifact, document: str, cache: Path) -> list[str]:
     if not found:
         raise UnknownDocumentError(
             f"no document has the id, URL or path {document!r}",
-            "give an id (8 digits or more), a URL as the source has it, or SOURCE/PATH",
+            "give an id (8 digits or more), the publisher's id, a URL as the source has it, or SOURCE/PATH",
         )
     return sorted(found)
 

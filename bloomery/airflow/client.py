@@ -142,12 +142,25 @@ class AirflowClient:
         )
         return [line if isinstance(line, dict) else {"event": str(line)} for line in found["content"]]
 
-    def woken(self, dag: str, run: str) -> Iterator[tuple[str, str]]:
-        """The (dag, run) that the events of a run woke so far."""
+    def woken(self, dag: str, run: str, config: str) -> Iterator[tuple[str, str]]:
+        """The (dag, run) that this run's events about the run with this config's digest woke so far."""
         found = self.call("GET", "assets/events", params={"source_dag_id": dag, "source_run_id": run})
         for event in found["asset_events"]:
-            for created in event["created_dagruns"]:
-                yield created["dag_id"], created["run_id"]
+            if event["extra"].get("item", {}).get("config") == config:
+                for created in event["created_dagruns"]:
+                    yield created["dag_id"], created["run_id"]
+
+    def begun(self, dag: str, since: str, config: str) -> str | None:
+        """The newest run of the DAG that began after `since` (ISO 8601) with an item of this config."""
+        runs = self.call("GET", f"dags/{dag}/dagRuns", params={"order_by": "-run_after", "limit": 10})[
+            "dag_runs"
+        ]
+        for run in runs:
+            if (run["start_date"] or "") > since:
+                begin = TaskState(dag, run["dag_run_id"], "begin", -1, "success", 1, 0.0)
+                if any(item.get("config") == config for item in self.xcom(begin) or []):
+                    return str(run["dag_run_id"])
+        return None
 
     def ensure_pool(self, name: str, slots: int, description: str) -> None:
         """Makes a pool unless it exists: its slots are the operator's to change afterwards."""

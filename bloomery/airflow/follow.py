@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ CHAIN = ("corpus", "pretrain", "evaluate", "release")
 POLL = 0.3
 PROGRESS = 2.0
 """Seconds between looks at a running task's log."""
-WAKING = 120.0
+WAKING = 720.0
 """Seconds that an event may take to wake the next DAG before it is called lost."""
 _MARKS = {
     "success": "[green]✓[/]",
@@ -43,8 +44,8 @@ class _Running:
 class Follower:
     """Prints the progress of a chain of runs; live on a terminal, line by line elsewhere."""
 
-    def __init__(self, client: AirflowClient, console: Console, logs: str) -> None:
-        self.client, self.console, self.logs = client, console, logs
+    def __init__(self, client: AirflowClient, console: Console, logs: str, config: str) -> None:
+        self.client, self.console, self.logs, self.config = client, console, logs, config
         self.seen: dict[tuple[str, str, int], _Running] = {}
         self.hits, self.made = 0, 0
 
@@ -63,18 +64,25 @@ class Follower:
             dag, run = self._next(dag, run)
 
     def _next(self, dag: str, run: str) -> tuple[str, str]:
-        wanted = CHAIN[CHAIN.index(dag) + 1]
-        deadline = time.monotonic() + WAKING
+        wanted, since = CHAIN[CHAIN.index(dag) + 1], datetime.datetime.now(datetime.UTC).isoformat()
+        deadline, said = time.monotonic() + WAKING, False
         with self.console.status(f"waiting for {wanted}"):
             while time.monotonic() < deadline:
-                for woken, its_run in self.client.woken(dag, run):
+                for woken, its_run in self.client.woken(dag, run, self.config):
                     if woken == wanted:
                         return woken, its_run
-                if self.client.busy(wanted):  # one run at a time: the event waits for its turn
+                if wanted == "pretrain" and (its_run := self.client.begun(wanted, since, self.config) or ""):
+                    return wanted, its_run  # its event was lost, and the clock found what it was about
+                if not said and self.client.busy(wanted):
+                    self.console.print(
+                        f"  waiting behind a run that goes on: {self.client.url}/dags/{wanted}"
+                    )
+                    said = True
+                if said and self.client.busy(wanted):  # one run at a time: the event waits for its turn
                     deadline = time.monotonic() + WAKING
                 time.sleep(POLL)
         raise BloomeryError(
-            f"{dag} ended, but its event woke no run of {wanted} within {WAKING:.0f} s",
+            f"{dag} ended, but its event woke no run of {wanted} within {WAKING / 60:.0f} minutes",
             f"look whether {wanted} is paused: {self.client.url}/dags/{wanted}",
         )
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from bloomery.airflow.catalogue import STAGES
-from bloomery.airflow.work import published, read_config, store
+from bloomery.airflow.work import published, read_config, store, trained
 from bloomery.artifacts.manifest import Manifest, read_manifest
-from bloomery.artifacts.run import artifact, finished
+from bloomery.artifacts.run import artifact
 from bloomery.config.run import RunConfig
 from bloomery.config.settings import settings
 from bloomery.errors import BloomeryError
@@ -37,10 +36,10 @@ def show_result(config: str, console: Console) -> None:
         console.print(f"another config's dataset is published under {run.name!r} by now")
         return
     _funnel(item, console)
-    trained = _trained(run, item)
-    if trained:
-        _training(trained, console)
-        _evaluation(run, item, trained, console)
+    done = _trained(item)
+    if done:
+        _training(done, console)
+        _evaluation(run, item, done, console)
     released = champion(store(), run.name)
     if released:
         name = f"{released.name} version {released.version}"
@@ -65,13 +64,9 @@ def _most(rules: dict[str, int]) -> Iterator[tuple[str, int]]:
     yield from sorted(rules.items(), key=lambda pair: -pair[1])[:6]
 
 
-def _trained(run: RunConfig, item: dict[str, str]) -> Manifest | None:
-    stage = STAGES["train"]
-    inputs = {
-        name: read_manifest(store(), item[wire.split(".")[0]]).outputs[wire.split(".")[1]].digest
-        for name, wire in stage.inputs.items()
-    }
-    return finished(store(), stage.spec(run.section(stage.config), inputs).key)
+def _trained(item: dict[str, str]) -> Manifest | None:
+    digest = trained(item)
+    return read_manifest(store(), digest) if digest else None
 
 
 def _training(trained: Manifest, console: Console) -> None:
@@ -93,12 +88,15 @@ def _history(trained: Manifest) -> History:
 def _evaluation(run: RunConfig, item: dict[str, str], trained: Manifest, console: Console) -> None:
     first, *_, last = _history(trained).held_out
     console.print(
-        f"[bold]Bits per byte[/] on held-out documents: {first.bits_per_byte:.4f} before training -> "
-        f"{last.bits_per_byte:.4f} after"
+        f"[bold]Bits per byte[/] of the first {run.train.held_out_sequences} held-out sequences: "
+        f"{first.bits_per_byte:.4f} before training -> {last.bits_per_byte:.4f} after"
     )
     found = evaluation(store(), run.evaluate, {**item, "train": trained.digest})
     if found:
         measured = json.loads(artifact(store(), found, "eval").read())
-        console.print(f"  evaluated on {measured['tokens']:,} tokens: {measured['bits_per_byte']:.4f}")
+        console.print(
+            f"  of {measured['tokens']:,} held-out tokens, which the release is decided by: "
+            f"{measured['bits_per_byte']:.4f}"
+        )
         console.print("[bold]Sample[/]   ", end="")
         console.print(repr(measured["sample"]), markup=False)

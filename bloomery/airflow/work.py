@@ -6,6 +6,7 @@ Nothing here imports an engine; a finished stage costs a few reads of the store.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
@@ -146,7 +147,8 @@ def publish(item: Item, log: Log) -> Item:
     known["baseline"] = _baseline(item) or ""
     data = canonical(known)
     store().put_new(f"cas/{sha256(data)}", data)
-    _point(f"datasets/{item['name']}/published", {"digest": sha256(data), "until": item["until"]})
+    value = {"digest": sha256(data), "manifest": item["shard"], "until": item["until"]}
+    _point(f"datasets/{item['name']}/published", value)
     log(f"published {item['name']}: shards {item['shard']}")
     return known | {"until": item["until"]}
 
@@ -177,6 +179,31 @@ def published(name: str) -> Item:
     return {**_read_json(ref.value["digest"]), "until": ref.value["until"]}
 
 
+def unstarted() -> list[Item]:
+    """Published datasets that are to be trained on and never were: their event was lost."""
+    found = []
+    for ref in list_refs(store(), "datasets/"):
+        item = published(ref.name.split("/")[1])
+        if item["until"] != "corpus" and read_ref(store(), f"runs/{_train_key(item)}/head") is None:
+            found.append(item)
+    return found
+
+
+def _train_key(item: Item) -> str:
+    stage, config = STAGES["train"], read_config(item["config"])
+    inputs = {}
+    for name, wire in stage.inputs.items():
+        source, _, output = wire.partition(".")
+        inputs[name] = read_manifest(store(), item[source]).outputs[output].digest
+    return stage.spec(config.section(stage.config), inputs).key
+
+
+def trained(item: Item) -> str | None:
+    """Digest of the manifest of the training on this dataset, if it is finished."""
+    found = finished(store(), _train_key(item))
+    return found.digest if found else None
+
+
 # --- evaluate -----------------------------------------------------------------------------------
 
 
@@ -205,16 +232,22 @@ def candidates(woken: Iterable[Item]) -> list[Item]:
     return found
 
 
+LOST_AFTER = 1800.0
+"""Seconds after the end of a training without a decision, after which its event counts as lost."""
+
+
 def _undecided() -> Iterable[Item]:
-    """Finished runs without a decision, as the heads of the journals tell them."""
+    """Finished runs whose event was lost: without a decision, as the heads of the journals tell."""
     for ref in list_refs(store(), "runs/"):
         run = ref.name.split("/")[1]
-        trained = finished(store(), run)
-        if trained is None or read_ref(store(), f"decisions/{trained.digest}"):
+        done, action = finished(store(), run), read_action(store(), run)
+        if done is None or action is None or time.time() - action.ended < LOST_AFTER:
+            continue
+        if read_ref(store(), f"decisions/{done.digest}"):
             continue
         item = {key: ref.value[key] for key in ("config", "name", "shard", "tokenizer")}
         dataset = read_ref(store(), f"datasets/{item['name']}/published")
-        yield item | {"until": dataset.value["until"] if dataset else "release", "train": trained.digest}
+        yield item | {"until": dataset.value["until"] if dataset else "release", "train": done.digest}
 
 
 # --- release ------------------------------------------------------------------------------------
