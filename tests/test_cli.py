@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -20,7 +21,8 @@ COMMANDS = sorted(command.name or command.callback.__name__ for command in app.r
 
 
 def bloomery(home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": "/usr/bin:/bin", "BLOOMERY_HOME": str(home), "COLUMNS": "200", **environment}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BLOOMERY_")}
+    env = {**clean, "BLOOMERY_HOME": str(home), "COLUMNS": "200", **environment}
     command = [sys.executable, "-P", "-m", "bloomery.cli", *arguments]
     return subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120

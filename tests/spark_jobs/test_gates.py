@@ -13,6 +13,7 @@ LENIENT = CorpusGateConfig(min_documents=1, min_held_out=0, max_quarantined=1, m
 
 def judged(finished: Pipeline, gate: str, policy: CorpusGateConfig | ShardGateConfig) -> dict:
     outcome = finished.run(gate, configs={gate: policy})
+    del finished.outcomes[gate]  # the pipeline is shared
     report = artifact(finished.store, outcome.digest, "report").read()
     assert report.startswith(b"<!doctype html>")
     return json.loads(artifact(finished.store, outcome.digest, "verdict").read())
