@@ -44,7 +44,7 @@ with DAG(
 
     evaluate = StageOperator.partial(
         task_id="evaluate",
-        pool="training",
+        pool="evaluation",
         map_index_template="{{ task.item['name'] }} {{ task.item['step'] }}",
     ).expand(item=begin())
     found = candidates()

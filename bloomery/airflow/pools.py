@@ -11,7 +11,8 @@ from bloomery.config.settings import settings
 
 POOLS = {
     "spark": (2, "stages on the Spark engine at once"),
-    "training": (1, "training runs and evaluations at once"),
+    "training": (1, "training runs at once"),
+    "evaluation": (1, "evaluations at once, also beside a training run"),
 }
 
 

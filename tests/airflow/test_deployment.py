@@ -75,6 +75,25 @@ def test_two_configs_side_by_side_never_mix(deployment, tmp_path):
     assert "champion" not in deployment.bloomery("refs", "models/")  # both end with evaluate, as asked
 
 
+def test_checkpoints_are_evaluated_while_their_run_goes_on(deployment, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", seed=9)
+    config = write_config(tmp_path / "long.yaml", corpus, "long", train__steps=20_000)
+    before = {deployment.newest_run("pretrain")}
+    run = deployment.client.trigger("corpus", {"config": str(config), "until": "pretrain"})
+    assert ended(deployment, "corpus", run) == "success"
+    pretrain = newest(deployment, "pretrain", before)
+    live = lambda: [head for head in deployment.ask(HEADS) if head["name"] == "long" and head["live"]]  # noqa: E731
+    until("a checkpoint is live", live)
+    evaluate = deployment.client.trigger("evaluate", {})
+    assert ended(deployment, "evaluate", evaluate) == "success"
+    measured = [task for task in deployment.client.tasks("evaluate", evaluate) if task.task == "evaluate"]
+    assert measured
+    assert {task.state for task in measured} == {"success"}
+    assert deployment.client.run_state("pretrain", pretrain) == "running"
+    deployment.client.call("PATCH", f"dags/pretrain/dagRuns/{pretrain}", json={"state": "failed"})
+    until("training has ended", lambda: not deployment.processes("training.main"), timeout=30)
+
+
 def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first(deployment, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", seed=3)
     config = write_config(
