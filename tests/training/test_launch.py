@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -135,3 +136,22 @@ def test_a_run_that_cannot_go_on_ends_without_a_retry(world, home):
         world.train(hot, log=lines.append)
     assert not caught.value.retry
     assert "lower train.learning_rate" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_five_kills_at_random_points_end_with_the_bytes_of_an_undisturbed_run(tmp_path):
+    undisturbed = Task(tmp_path / "undisturbed")
+    undisturbed.until("manifest ")
+    expected = undisturbed.lines[-1].split()[1]
+    undisturbed.end()
+    draw = random.Random(11)
+    for _ in range(5):
+        task = Task(tmp_path / "disturbed")
+        time.sleep(draw.uniform(2, 20))
+        tree = task.tree()
+        task.process.kill()
+        task.process.wait()
+        assert gone(tree, 25)
+    task = Task(tmp_path / "disturbed")
+    assert f"manifest {expected}" in task.end(300)
