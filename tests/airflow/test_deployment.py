@@ -75,6 +75,30 @@ def test_two_configs_side_by_side_never_mix(deployment, tmp_path):
     assert "champion" not in deployment.bloomery("refs", "models/")  # both end with evaluate, as asked
 
 
+def test_a_run_that_waits_for_a_person_holds_no_other_up_and_asks_once(deployment, tmp_path):
+    """A newcomer found the command line following the other's release, and a person asked twice."""
+    waiting = write_config(
+        tmp_path / "waiting.yaml", write_corpus(tmp_path / "a", seed=10), "waiting", train__steps=30
+    )
+    other = write_config(
+        tmp_path / "other.yaml", write_corpus(tmp_path / "b", seed=11), "other", train__steps=30
+    )
+    deployment.bloomery("run", str(other), "--until", "evaluate")
+    deployment.client.trigger("corpus", {"config": str(waiting), "until": "release"})
+
+    def asked() -> list[str]:
+        runs = deployment.client.call("GET", "dags/release/dagRuns", params={"limit": 50})["dag_runs"]
+        tasks = [task for run in runs for task in deployment.client.tasks("release", run["dag_run_id"])]
+        return [
+            task.run for task in tasks if task.task.endswith("approve") and task.state == "awaiting_input"
+        ]
+
+    assert "every stage was done already" in deployment.bloomery("run", str(other), "--until", "evaluate")
+    until("a person is asked", asked, timeout=400)
+    assert "every stage was done already" in deployment.bloomery("run", str(other), "--until", "evaluate")
+    assert len(asked()) == 1
+
+
 def test_checkpoints_are_evaluated_while_their_run_goes_on(deployment, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", seed=9)
     config = write_config(tmp_path / "long.yaml", corpus, "long", train__steps=20_000)

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from bloomery.airflow import work
 from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.refs import move_ref, read_ref
+from bloomery.artifacts.store import LocalStore
 from bloomery.config.run import RunConfig
 from bloomery.config.settings import settings
 from tests.training.ranks import Ranks
@@ -59,3 +61,11 @@ def home(tmp_path, monkeypatch):
     settings.cache_clear()
     yield tmp_path / "home"
     settings.cache_clear()
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An empty store, which the work of the DAGs is done in."""
+    made = LocalStore(tmp_path / "store")
+    monkeypatch.setattr(work, "store", lambda: made)
+    return made

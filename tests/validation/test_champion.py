@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bloomery.airflow import work
-from bloomery.artifacts.store import LocalStore
 from bloomery.config.run import parse
 from tests.validation.models import make_candidate
 
 CONFIG = 'name: tiny\ncorpus: {snapshot: {sources: [{name: a, uri: "/data"}]}}\n'
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    made = LocalStore(tmp_path / "store")
-    monkeypatch.setattr(work, "store", lambda: made)
-    return made
 
 
 def item(store, name: str, bits_per_byte: float) -> dict[str, str]:

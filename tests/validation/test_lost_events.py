@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from bloomery.airflow import work
 from bloomery.artifacts.journal import Journal
 from bloomery.artifacts.manifest import Artifact, Output
-from bloomery.artifacts.store import LocalStore
 from bloomery.config.run import parse
 from tests.training.world import put
 
 CONFIG = 'name: NAME\ncorpus: {snapshot: {sources: [{name: a, uri: "/data"}]}}\n'
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    made = LocalStore(tmp_path / "store")
-    monkeypatch.setattr(work, "store", lambda: made)
-    return made
 
 
 def publish(store, name: str, until: str) -> dict[str, str]:
