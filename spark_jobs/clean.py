@@ -15,7 +15,7 @@ from typing import Any
 import spark_jobs.cleaning.gopher  # noqa: F401  registers its rules
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
-from bloomery.config.corpus import CleanConfig
+from bloomery.config.cleaning import CleanConfig
 from spark_jobs.cleaning.rules import RULES, Text, Verdict, judge, measure
 from spark_jobs.engine import session
 from spark_jobs.tables import check_balance, funnel, read_table, record_batch, write_table

@@ -12,7 +12,7 @@ from typing import Any
 
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
-from bloomery.config.corpus import IngestConfig
+from bloomery.config.sources import IngestConfig
 from spark_jobs.engine import session
 from spark_jobs.readers.listing import File
 from spark_jobs.readers.records import Fields, Record, read_records

@@ -17,7 +17,7 @@ from bloomery.artifacts.manifest import Artifact, Output, read_manifest
 from bloomery.artifacts.refs import RefMovedError, move_ref, read_ref
 from bloomery.artifacts.run import Outcome, artifact, commit, finished
 from bloomery.artifacts.store import Store
-from bloomery.config.corpus import SnapshotConfig
+from bloomery.config.sources import SnapshotConfig
 from bloomery.errors import BloomeryError
 from spark_jobs.readers.listing import File, list_source
 from spark_jobs.readers.records import Fields

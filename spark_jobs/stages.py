@@ -8,14 +8,9 @@ snapshot -> ingest -> clean -> dedup -> tokenizer
 from __future__ import annotations
 
 from bloomery.artifacts.stage import Stage
-from bloomery.config.corpus import (
-    CleanConfig,
-    DedupConfig,
-    IngestConfig,
-    ShardConfig,
-    SnapshotConfig,
-    TokenizerConfig,
-)
+from bloomery.config.cleaning import CleanConfig
+from bloomery.config.corpus import DedupConfig, ShardConfig, TokenizerConfig
+from bloomery.config.sources import IngestConfig, SnapshotConfig
 
 SNAPSHOT = Stage("snapshot", 1, SnapshotConfig)
 """Impure: taken by spark_jobs.snapshot.take, not by run_stage."""

@@ -17,9 +17,9 @@ from bloomery.artifacts.manifest import read_action, read_manifest
 from bloomery.artifacts.refs import RefMovedError, list_refs, move_ref, read_ref
 from bloomery.artifacts.run import Outcome, finished, run_stage
 from bloomery.artifacts.store import Store, open_store, probe
-from bloomery.config.corpus import SnapshotConfig
 from bloomery.config.run import ConfigError, RunConfig, load, parse
 from bloomery.config.settings import settings
+from bloomery.config.sources import SnapshotConfig
 from bloomery.errors import BloomeryError
 from spark_jobs.snapshot import take
 from validation.evals.pending import evaluation, pending

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bloomery.config.corpus import Source
 from bloomery.config.settings import settings
+from bloomery.config.sources import Source
 from bloomery.errors import BloomeryError
 from spark_jobs.readers.builtin import python_files
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bloomery.config.corpus import IngestConfig
+from bloomery.config.sources import IngestConfig
 from spark_jobs.readers.listing import File
 from spark_jobs.readers.streams import Decoded
 

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import zstandard
 
-from bloomery.config.corpus import (
-    CleanConfig,
-    DedupConfig,
-    IngestConfig,
-    ShardConfig,
-    SnapshotConfig,
-    Source,
-    TokenizerConfig,
-)
+from bloomery.config.cleaning import CleanConfig
+from bloomery.config.corpus import DedupConfig, ShardConfig, TokenizerConfig
+from bloomery.config.sources import IngestConfig, SnapshotConfig, Source
 
 SUBJECTS = ["The baker", "A sailor", "My neighbour", "The old teacher", "One engineer", "The gardener"]
 VERBS = [

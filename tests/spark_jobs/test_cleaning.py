@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_jobs.cleaning.gopher  # noqa: F401  registers its rules
-from bloomery.config.corpus import LANGUAGES, CleanConfig, GopherConfig
+from bloomery.config.cleaning import LANGUAGES, CleanConfig, GopherConfig
 from spark_jobs.cleaning.language import identify
 from spark_jobs.cleaning.rules import RULES, Text, bounds, judge, measure, rule
 from spark_jobs.cleaning.text import REPAIR, clean_text

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from bloomery.artifacts.canonical import sha256
-from bloomery.config.corpus import IngestConfig, TokenizerConfig
+from bloomery.config.corpus import TokenizerConfig
+from bloomery.config.sources import IngestConfig
 from spark_jobs.engine import JobError
 from spark_jobs.ingest import _check_cover
 from spark_jobs.readers.listing import File

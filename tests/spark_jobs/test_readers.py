@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bloomery.config.corpus import IngestConfig
+from bloomery.config.sources import IngestConfig
 from spark_jobs.readers.listing import File, SourceError, format_of
 from spark_jobs.readers.records import Fields, read_records
 

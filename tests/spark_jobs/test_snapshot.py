@@ -11,7 +11,7 @@ from bloomery.artifacts.canonical import digest
 from bloomery.artifacts.refs import list_refs
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.store import LocalStore
-from bloomery.config.corpus import SnapshotConfig, Source
+from bloomery.config.sources import SnapshotConfig, Source
 from spark_jobs.readers.builtin import base_distributions, python_files
 from spark_jobs.readers.listing import SourceError
 from spark_jobs.snapshot import SnapshotError, read_listing, take
@@ -126,7 +126,7 @@ def test_an_s3_source_is_listed_by_etag(store, monkeypatch):
         outcome = take(config("s3://bucket/raw"), store, None, print)
         files, _ = read_listing(artifact(store, outcome.digest, "files"))
         assert [(f.path, f.size) for f in files] == [("b.jsonl", 13), ("sub/a.txt", 13)]
-        from bloomery.config.corpus import IngestConfig
+        from bloomery.config.sources import IngestConfig
         from spark_jobs.readers.records import Fields, read_records
 
         assert [r.text for r in read_records(files[0], Fields(), IngestConfig())] == ["x"]

@@ -13,9 +13,10 @@ import pytest
 from bloomery.airflow.catalogue import STAGES
 from bloomery.artifacts.run import run_stage
 from bloomery.artifacts.store import LocalStore
-from bloomery.config.corpus import CorpusGateConfig, SnapshotConfig
+from bloomery.config.corpus import CorpusGateConfig
 from bloomery.config.run import load
 from bloomery.config.settings import settings
+from bloomery.config.sources import SnapshotConfig
 from spark_jobs.jars import delta_jars
 from spark_jobs.java import java_home
 from spark_jobs.snapshot import take

@@ -1,0 +1,61 @@
+"""Where documents come from, and how files become records."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from bloomery.config.base import Config, execution
+
+Format = Literal["auto", "jsonl", "text", "markdown", "html", "python"]
+
+
+class Source(Config):
+    """One place that documents come from."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$", description="name of the source in every table and report"
+    )
+    uri: str = execution(
+        description="builtin://python, or a folder, file or glob: a path, file:// or s3://bucket/prefix"
+    )
+    format: Format = Field("auto", description="format of the files; auto goes by the suffix")
+    text_field: str = Field("text", description="JSONL: field that holds the text")
+    id_field: str = Field("id", description="JSONL: field that holds the publisher's id, when present")
+    url_field: str = Field("url", description="JSONL: field that holds the URL, when present")
+
+    @field_validator("uri")
+    @classmethod
+    def _known_scheme(cls, uri: str) -> str:
+        scheme = uri.split("://", 1)[0] if "://" in uri else "file"
+        if scheme not in {"builtin", "file", "s3"}:
+            raise ValueError(
+                f"scheme {scheme!r} is not known; allowed: a path, file://, s3://, builtin://python"
+            )
+        if scheme == "builtin" and uri != "builtin://python":
+            raise ValueError(f"{uri!r} is not a built-in source; allowed: builtin://python")
+        return uri
+
+
+class SnapshotConfig(Config):
+    """What is listed when a snapshot is taken."""
+
+    sources: tuple[Source, ...] = Field(min_length=1, description="where documents come from")
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"source names must differ; used twice: {', '.join(twice)}")
+        return self
+
+
+class IngestConfig(Config):
+    """How files become records."""
+
+    max_record_bytes: int = Field(8 << 20, gt=0, description="a longer record (decoded bytes) is quarantined")
+    max_file_bytes: int = Field(
+        64 << 30, gt=0, description="a file that decodes to more is cut there, the rest quarantined"
+    )
