@@ -19,22 +19,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # the tests' deployment: services on free ports below a folder
 
 from benchmarks.claims import Claim, report  # noqa: E402
+from bloomery.airflow.catalogue import DATA_STAGES  # noqa: E402
 from bloomery.artifacts.manifest import read_action, read_manifest  # noqa: E402
 from bloomery.artifacts.store import LocalStore  # noqa: E402
 from tests.deployment import Deployment  # noqa: E402
 
-STAGES = (
-    "ingest",
-    "clean",
-    "dedup",
-    "corpus_gate",
-    "tokenizer",
-    "shard",
-    "shard_gate",
-    "train",
-    "evaluate",
-    "export",
-)
+STAGES = (*DATA_STAGES[1:], "train", "evaluate", "export")
 
 
 class Memory:

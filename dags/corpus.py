@@ -5,11 +5,12 @@ from __future__ import annotations
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from bloomery.airflow.assets import DATASETS, UNTIL, announce
+from bloomery.airflow.catalogue import DATA_STAGES
 from bloomery.airflow.operators import DEFAULTS, LOG, StageOperator, at, explained
 
 with DAG(
     "corpus",
-    description="Sources -> snapshot -> ingest -> clean -> dedup -> gate -> tokenizer -> shards -> gate",
+    description="Sources -> records -> clean texts -> survivors -> gate -> tokenizer -> shards -> gate",
     schedule=at("0 0 * * *"),
     is_paused_upon_creation=False,
     catchup=False,
@@ -67,6 +68,6 @@ with DAG(
         yield announce(DATASETS, item, after="corpus")
 
     item = snapshot(begin())
-    for name in ("ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate"):
+    for name in DATA_STAGES[1:]:
         item = StageOperator(task_id=name, item=item, pool="spark").output
     wake(publish(item))

@@ -18,36 +18,44 @@ from bloomery.artifacts.stage import Context
 from bloomery.config.cleaning import CleanConfig
 from spark_jobs.cleaning.rules import RULES, Text, Verdict, judge, measure
 from spark_jobs.engine import session
-from spark_jobs.tables import check_balance, funnel, read_table, record_batch, write_table
+from spark_jobs.parts import gather
+from spark_jobs.stages import CLEAN_PART
+from spark_jobs.tables import FILE, Profile, check_files, read_table, record_batch, write_table
 
-READ = ["id", "source", "path", "offset", "url", "media_type", "text", "status", "rule"]
+READ = ["id", "source", "path", "offset", "length", "url", "media_type", "text", "status", "rule"]
 SCHEMA = ", ".join(
     [
-        "id string, source string, path string, offset bigint, url string, text string, bytes bigint",
-        "language string, language_score double",
+        "id string, source string, path string, offset bigint, length bigint, url string, text string",
+        "bytes bigint, language string, language_score double",
         *(f"{rule.column} double" for rule in RULES.values()),
         "status string, rule string, value double, threshold double",
     ]
 )
 
 
+def run_parts(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `clean`."""
+    return gather(context, CLEAN_PART)
+
+
 def run(context: Context) -> Mapping[str, Artifact]:
-    """Body of the stage `clean`.
+    """Body of the stage `clean_part`.
 
     Raises:
-        BalanceError: rows were lost or doubled.
+        BalanceError: a record or a byte of a file was lost or doubled.
     """
-    documents = context.inputs["documents"]
+    before = Profile.from_bytes(context.inputs["profile"].read())
     with session(context) as spark:
-        rows = read_table(spark, documents).select(*READ).mapInArrow(partial(_clean, context.config), SCHEMA)
-        output, profile = write_table(spark, context, "documents", rows, ("status", "rule"), ("bytes",))
-    check_balance("clean", documents.output.rows, output.rows or 0)
-    about = {
-        "documents": profile.counts_by("status")[("kept",)],
-        "bytes": profile.sums_by("bytes", "status")[("kept",)],
-        "facts": funnel(profile),
+        rows = read_table(spark, context.inputs["documents"]).select(*READ)
+        cleaned = rows.mapInArrow(partial(_clean, context.config), SCHEMA)
+        profile = write_table(
+            spark, context, "documents", cleaned, (*FILE, "status", "rule"), ("bytes", "length")
+        )
+    check_files("clean", before, profile)
+    return {
+        "documents": context.artifact("documents", profile.output()),
+        "profile": context.blob("profile", profile.to_bytes()),
     }
-    return {"documents": context.artifact("documents", output.model_copy(update=about))}
 
 
 def _clean(config: CleanConfig, batches: Iterator[Any]) -> Iterator[Any]:
@@ -59,7 +67,7 @@ def _row(row: dict[str, Any], config: CleanConfig) -> tuple[Any, ...]:
     from spark_jobs.cleaning.language import identify
     from spark_jobs.cleaning.text import clean_text
 
-    where = (row["id"], row["source"], row["path"], row["offset"], row["url"])
+    where = (row["id"], row["source"], row["path"], row["offset"], row["length"], row["url"])
     if row["status"] != "kept":
         nothing = (None,) * (4 + len(RULES))
         return (*where, *nothing, row["status"], row["rule"], None, None)

@@ -1,20 +1,30 @@
-"""Connected components of a graph of document ids, by union-find over partial forests.
+"""Connected components of a graph by union-find over partial forests, in rounds (after Kiveris et al. 2014,
+"Connected Components in MapReduce and Beyond": each node joins all it sees to the least of them).
 
-Each partition reduces its edges to a forest of stars; forests are edges again, so that the union of all is
-reduced once more in one task. Nothing passes the driver; memory grows with the near duplicates, not with
-the corpus. The least id names a component, so the answer does not depend on how edges are spread.
+    round: every edge goes to the partition of either end; a partition turns its edges into stars; stars are
+    edges
+
+A round keeps what is connected; when it changes no edge, every node points straight at the least node of its
+component. No task sees the whole graph, nothing passes the driver, and neither the partitions nor their
+number change the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
-SCHEMA = "id string, survivor string"
+from bloomery.artifacts.stage import Context
+from spark_jobs.engine import functions
+from spark_jobs.parts import union
+from spark_jobs.tables import record_batch, scratch_table
+
+SCHEMA = "node string, least string"
 
 
 def forest(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """{id: least id of its component} for every id that is not the least of its own."""
+    """{node: least node of its component} for every node that is not the least of its own."""
     parent: dict[str, str] = {}
 
     def root(node: str) -> str:
@@ -33,14 +43,22 @@ def forest(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {node: root(node) for node in sorted(parent)}
 
 
-def components(edges: Any) -> Any:
-    """DataFrame (id, survivor) of a DataFrame of two string columns, the edges."""
-    return edges.mapInArrow(_reduce, SCHEMA).repartition(1).mapInArrow(_reduce, SCHEMA)
+def components(spark: Any, context: Context, edges: Any) -> Any:
+    """DataFrame (node, least) of a DataFrame of two string columns, the edges; least nodes are left out."""
+    F = functions()  # noqa: N806
+    stars, before = edges.toDF("node", "least").mapInArrow(_stars, SCHEMA), None
+    for number in count():
+        stars = scratch_table(spark, context, f"stars-{number}", stars.distinct())
+        state = stars.agg(F.count("*"), F.expr("bit_xor(xxhash64(node, least))")).first()
+        if state == before:
+            return stars
+        before = state
+        ends = [stars.select(F.col(end).alias("end"), "node", "least") for end in ("node", "least")]
+        stars = union(ends).repartition("end").select("node", "least").mapInArrow(_stars, SCHEMA)
+    raise AssertionError("unreachable")
 
 
-def _reduce(batches: Iterator[Any]) -> Iterator[Any]:
-    from spark_jobs.tables import record_batch
-
+def _stars(batches: Iterator[Any]) -> Iterator[Any]:
     pairs = (
         pair
         for batch in batches
@@ -48,4 +66,4 @@ def _reduce(batches: Iterator[Any]) -> Iterator[Any]:
     )
     found = list(forest(pairs).items())
     for start in range(0, len(found), 1 << 16):
-        yield record_batch(list(found[start : start + (1 << 16)]), SCHEMA)
+        yield record_batch(found[start : start + (1 << 16)], SCHEMA)

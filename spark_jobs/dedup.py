@@ -1,20 +1,19 @@
-"""Dedup: exact duplicates, near duplicates, then the held-out split. Few jobs, no graph on the driver.
+"""Dedup: which documents say the same, and which of them survives. Decisions only: texts stay where they are.
 
-    kept documents -> signatures: content hash, shingles, band keys                                    (job 1)
-    same content   -> one representative, the least id
-    same band key  -> pairs of representatives -> verified Jaccard -> edges -> components -> survivor  (job 2)
-    decisions x documents -> table: kept | duplicate (duplicate_of, jaccard), split                    (job 3)
+    one URL (if asked for)         -> one document
+    one content                    -> one document
+    pairs at or above threshold    -> components of contents -> one content
 
-The survivor of a component is its least id. In a crowded bucket each member is paired with the LEADERS
-least ids only, so a bucket of n makes n * LEADERS pairs, not n^2. Everything is a set or a minimum: the
-same bytes for any partitioning.
+The survivor is the least by (place of its source in `prefer`, content, id): a pure function of the set of
+documents, so neither partitions nor the order of snapshots change it. A new document may unseat an earlier
+survivor; the new table says so, the old one stays.
+
+Row: id, source, path, length, content, status (kept | duplicate), rule, duplicate_of, jaccard, split.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from bloomery.artifacts.manifest import Artifact
@@ -22,11 +21,9 @@ from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DedupConfig
 from spark_jobs.components import components
 from spark_jobs.engine import functions, session
-from spark_jobs.tables import check_balance, funnel, read_table, record_batch, scratch_table, write_table
-
-LEADERS = 4
-SIGNATURES = "id string, content string, split string, bands array<bigint>, shingles array<bigint>"
-PAIRS = "a string, b string, jaccard double"
+from spark_jobs.pairs import remember, verified
+from spark_jobs.parts import read_documents, union
+from spark_jobs.tables import FILE, check_balance, read_table, scratch_table, write_table
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -35,119 +32,116 @@ def run(context: Context) -> Mapping[str, Artifact]:
     Raises:
         BalanceError: rows were lost or doubled.
     """
-    documents = context.inputs["documents"]
+    remember(context)
+    signatures = context.inputs["signatures"]
     with session(context) as spark:
-        kept = read_table(spark, documents).where("status = 'kept'")
-        signatures = scratch_table(
+        profile = write_table(
             spark,
             context,
-            "signatures",
-            kept.select("id", "text").mapInArrow(partial(_sign, context.config), SIGNATURES),
-        )
-        decisions = scratch_table(spark, context, "decisions", _decide(signatures, context.config))
-        rows = _rows(kept, decisions)
-        output, profile = write_table(
-            spark, context, "documents", rows, ("status", "rule", "split"), ("bytes",)
+            "documents",
+            _decide(spark, context),
+            (*FILE, "status", "rule", "split"),
+            ("length",),
         )
     context.store.remove(context.place("scratch"))
-    check_balance("dedup", documents.output.documents, output.rows or 0)
+    check_balance("dedup", signatures.output.rows, profile.rows)
     splits = {split: count for (split,), count in sorted(profile.counts_by("split").items()) if split}
-    about = {
-        "documents": profile.counts_by("status")[("kept",)],
-        "bytes": profile.sums_by("bytes", "status")[("kept",)],
-        "facts": funnel(profile) | {"splits": splits},
-    }
-    return {"documents": context.artifact("documents", output.model_copy(update=about))}
+    output = profile.output()
+    output = output.model_copy(update={"facts": output.facts | {"splits": splits}})
+    return {"documents": context.artifact("documents", output)}
 
 
-def _decide(signatures: Any, config: DedupConfig) -> Any:
-    """(id, content, split, rep, survivor, jaccard) of every document."""
+def _decide(spark: Any, context: Context) -> Any:
     F = functions()  # noqa: N806
-
-    exact = signatures.groupBy("content").agg(F.min("id").alias("rep"))
-    reps = signatures.join(exact.select(F.col("rep").alias("id")), "id", "left_semi")
-    sets = reps.select("id", "shingles")
-    edges = _with_jaccard(_candidates(reps), sets).where(F.col("jaccard") >= config.threshold)
-    near = _with_jaccard(components(edges.select("a", "b")).toDF("b", "a"), sets)
-    return (
-        signatures.select("id", "content", "split")
-        .join(exact, "content")
-        .join(near.select(F.col("b").alias("rep"), F.col("a").alias("survivor"), "jaccard"), "rep", "left")
-        .select("id", "split", "rep", F.coalesce("survivor", "rep").alias("survivor"), "jaccard")
+    config: DedupConfig = context.config
+    columns = ("id", "source", "path", "length", "url", "content")
+    documents = read_documents(spark, context.inputs["signatures"], *columns)
+    order = F.array_position(F.array(*map(F.lit, [*config.prefer])).cast("array<string>"), F.col("source"))
+    last = F.lit(len(config.prefer) + 1)
+    documents = documents.withColumn("priority", F.when(order > 0, order).otherwise(last).cast("int"))
+    documents = _by_url(documents) if config.url else documents.withColumn("held", F.col("content"))
+    # `held` is the content that a document counts with: its own, or that of the URL's survivor.
+    best = (
+        documents.where("held = content")
+        .groupBy("content")
+        .agg(F.min(F.struct("priority", "id")).alias("best"))
+        .select("content", "best.*")
     )
-
-
-def _candidates(reps: Any) -> Any:
-    """Distinct pairs (a < b) of ids that share a band key, b against the least ids of the bucket."""
-    F = functions()  # noqa: N806
-
-    pairs = f"""
-        explode(flatten(transform(slice(ids, 1, {LEADERS}),
-            a -> transform(filter(ids, b -> b > a), b -> struct(a AS a, b AS b))))) AS pair
-    """
-    buckets = (
-        reps.select("id", F.explode("bands").alias("band"))
-        .groupBy("band")
-        .agg(F.array_sort(F.collect_list("id")).alias("ids"))
+    best = scratch_table(spark, context, "best", best)
+    near = _near(spark, context, best)
+    survivors = best.selectExpr("content AS survivor", "id AS duplicate_of")
+    joined = (
+        documents.withColumnRenamed("content", "own")
+        .join(best.selectExpr("content AS held", "id AS best"), "held")
+        .join(near.withColumnRenamed("content", "held"), "held", "left")
+        .withColumn("survivor", F.coalesce("survivor", "held"))
+        .join(survivors, "survivor")
     )
-    return buckets.where(F.size("ids") > 1).selectExpr(pairs).select("pair.a", "pair.b").distinct()
-
-
-def _with_jaccard(pairs: Any, sets: Any) -> Any:
-    """Pairs (a, b) with the Jaccard index of their shingles."""
-    F = functions()  # noqa: N806
-
-    one = sets.select(F.col("id").alias("a"), F.col("shingles").alias("one"))
-    other = sets.select(F.col("id").alias("b"), F.col("shingles").alias("other"))
-    joined = pairs.join(one, "a").join(other, "b").select("a", "b", "one", "other")
-    return joined.mapInArrow(_verify, PAIRS)
-
-
-def _rows(kept: Any, decisions: Any) -> Any:
-    """The output's rows: each kept document of the input once, with the text of survivors only."""
-    F = functions()  # noqa: N806
-
-    duplicate = F.col("survivor") != F.col("id")
-    return kept.join(decisions, "id").select(
-        *("id", "source", "path", "offset", "url"),
-        F.when(~duplicate, F.col("text")).alias("text"),
-        *("bytes", "language"),
+    duplicate = F.col("id") != F.col("duplicate_of")
+    by_url, exact = F.col("own") != F.col("held"), F.col("id") != F.col("best")
+    held_out = F.lit(int(config.held_out * 16**13))
+    draw = F.conv(F.substring("own", 1, 13), 16, 10).cast("bigint")
+    return joined.select(
+        *("id", "source", "path", "length"),
+        F.col("own").alias("content"),
         F.when(duplicate, "duplicate").otherwise("kept").alias("status"),
-        F.when(duplicate & (F.col("rep") != F.col("id")), "dedup.exact")
+        F.when(duplicate & by_url, "dedup.url")
+        .when(duplicate & exact, "dedup.exact")
         .when(duplicate, "dedup.near")
         .alias("rule"),
-        F.when(duplicate, F.col("survivor")).alias("duplicate_of"),
-        F.when(duplicate, F.coalesce("jaccard", F.lit(1.0))).alias("jaccard"),
-        F.when(~duplicate, F.col("split")).alias("split"),
+        F.when(duplicate, F.col("duplicate_of")).alias("duplicate_of"),
+        F.when(duplicate & ~by_url, F.coalesce("jaccard", F.lit(1.0))).alias("jaccard"),
+        F.when(~duplicate & (draw < held_out), "held_out").when(~duplicate, "train").alias("split"),
     )
 
 
-def split_of(content: str, held_out: float) -> str:
-    """`train` or `held_out`, drawn by the content's own hash: a text keeps its split in every snapshot."""
-    return "held_out" if int(content[:13], 16) < held_out * 16**13 else "train"
+def _by_url(documents: Any) -> Any:
+    """Adds `held`: the content of the least document of the same URL; its own where it has none."""
+    F = functions()  # noqa: N806
+    least = (
+        documents.where("url IS NOT NULL")
+        .groupBy("url")
+        .agg(F.min(F.struct("priority", "content", "id")).alias("least"))
+        .select("url", F.col("least.content").alias("least"))
+    )
+    return (
+        documents.join(least, "url", "left").withColumn("held", F.coalesce("least", "content")).drop("least")
+    )
 
 
-def _sign(config: DedupConfig, batches: Iterator[Any]) -> Iterator[Any]:
-    from spark_jobs.minhash import MinHash, normalised, shingles
+def _near(spark: Any, context: Context, best: Any) -> Any:
+    """(content, survivor, jaccard) of each content that is a near duplicate of a better one.
 
-    minhash = MinHash.drawn(config.bands, config.rows, config.seed)
-    for batch in batches:
-        rows = []
-        for row in batch.to_pylist():
-            content = hashlib.sha256(normalised(row["text"]).encode()).hexdigest()
-            found = shingles(row["text"], config.ngram)
-            split = split_of(content, config.held_out)
-            rows.append((row["id"], content, split, minhash.band_keys(found), found.view("int64")))
-        yield record_batch(rows, SIGNATURES)
-
-
-def _verify(batches: Iterator[Any]) -> Iterator[Any]:
-    from spark_jobs.minhash import jaccard
-
-    for batch in batches:
-        pairs = zip(*(batch.column(name) for name in ("a", "b", "one", "other")), strict=True)
-        rows = [
-            (a.as_py(), b.as_py(), jaccard(one.values.to_numpy(), other.values.to_numpy()))
-            for a, b, one, other in pairs
-        ]
-        yield record_batch(rows, PAIRS)
+    Args:
+        spark: session.
+        context: the attempt.
+        best: (content, priority, id) of each content that counts.
+    """
+    F = functions()  # noqa: N806
+    pairs = context.inputs["pairs"]
+    jaccards = read_table(spark, pairs).select("a", "b", "jaccard").distinct()
+    close = jaccards.where(F.col("jaccard") >= context.config.threshold).select("a", "b")
+    if context.config.url:
+        close = close.join(best.selectExpr("content AS a"), "a", "left_semi")
+        close = close.join(best.selectExpr("content AS b"), "b", "left_semi").select("a", "b")
+    stars = components(spark, context, close)
+    members = union(
+        [stars.selectExpr("node AS content", "least"), stars.selectExpr("least AS content", "least")]
+    )
+    members = members.distinct()
+    survivors = (
+        members.join(best, "content")
+        .groupBy("least")
+        .agg(F.min(F.struct("priority", "content")).alias("survivor"))
+        .select("least", "survivor.content")
+        .withColumnRenamed("content", "survivor")
+    )
+    near = members.join(survivors, "least").where("content <> survivor").select("content", "survivor")
+    near = near.withColumn("a", F.least("content", "survivor")).withColumn(
+        "b", F.greatest("content", "survivor")
+    )
+    near = scratch_table(spark, context, "near", near)
+    unknown = near.select("a", "b").join(jaccards, ["a", "b"], "left_anti")
+    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
+    found = verified(spark, context, unknown, signatures, documents, pairs.output.facts["ngram"])
+    return near.join(union([jaccards, found]), ["a", "b"]).select("content", "survivor", "jaccard")

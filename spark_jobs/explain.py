@@ -16,8 +16,15 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
 from bloomery.errors import BloomeryError
+from spark_jobs.parts import tables_of
 
-TABLES = {"ingest": "documents", "clean": "documents", "dedup": "documents", "shard": "index"}
+TABLES = {
+    "ingest": "documents",
+    "clean": "documents",
+    "dedup": "documents",
+    "decontaminate": "documents",
+    "shard": "index",
+}
 """Stage -> its output that holds a row a document, in the order of the way."""
 LONG = 200
 
@@ -64,39 +71,55 @@ def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[S
 
 def read_rows(table: Artifact, cache: Path) -> list[dict[str, Any]]:
     """Every row of a table; for small ones."""
-    return [row for path in _files(table, cache) for row in _parquet(path).read().to_pylist()]
+    return [
+        row
+        for part, without in tables_of(table)
+        for path in _files(part, cache)
+        for row in _parquet(path).read().to_pylist()
+        if not without or (row["source"], row["path"]) not in without
+    ]
 
 
 def _names(table: Artifact, document: str, cache: Path) -> list[str]:
-    import pyarrow.compute as pc
+    from pyarrow import dataset
 
-    found = []
-    for path in _files(table, cache):
-        columns = _parquet(path).read(columns=["id", "source", "path", "url", "external_id"])
-        ids = columns["id"]
-        place = pc.binary_join_element_wise(columns["source"], columns["path"], "/")
-        known = (columns["path"], columns["url"], columns["external_id"], place)
-        matches = [pc.equal(column, document) for column in known]
-        if len(document) >= 8:
-            matches.append(pc.starts_with(ids, document))
-        hit = matches[0]
-        for match in matches[1:]:
-            hit = pc.or_kleene(hit, match)
-        found += ids.filter(pc.fill_null(hit, False)).to_pylist()
+    columns = ["id", "source", "path", "url", "external_id"]
+    field = dataset.field
+    hit = (field("path") == document) | (field("url") == document) | (field("external_id") == document)
+    source, _, path = document.partition("/")
+    hit |= (field("source") == source) & (field("path") == path)
+    if len(document) >= 8:
+        import pyarrow.compute as pc
+
+        hit |= pc.starts_with(field("id"), document)
+    found = sorted({row["id"] for row in _where(table, hit, cache, columns)})
     if not found:
         raise UnknownDocumentError(
             f"no document has the id, URL or path {document!r}",
             "give an id (8 digits or more), the publisher's id, a URL as the source has it, or SOURCE/PATH",
         )
-    return sorted(found)
+    return found
 
 
 def _rows_of(table: Artifact, names: list[str], cache: Path) -> list[dict[str, Any]]:
     from pyarrow import dataset
 
-    wanted = dataset.field("id").isin(names)
-    files = [str(path) for path in _files(table, cache)]
-    return list(dataset.dataset(files, format="parquet").to_table(filter=wanted).to_pylist()) if files else []
+    return _where(table, dataset.field("id").isin(names), cache)
+
+
+def _where(
+    table: Artifact, wanted: Any, cache: Path, columns: list[str] | None = None
+) -> list[dict[str, Any]]:
+    """Rows of a table or collection that a filter wants, without those of files that do not count."""
+    from pyarrow import dataset
+
+    found: list[dict[str, Any]] = []
+    for part, without in tables_of(table):
+        files = [str(path) for path in _files(part, cache)]
+        if files:
+            read = dataset.dataset(files, format="parquet").to_table(filter=wanted, columns=columns)
+            found += [row for row in read.to_pylist() if (row.get("source"), row.get("path")) not in without]
+    return found
 
 
 def _files(table: Artifact, cache: Path) -> list[Path]:

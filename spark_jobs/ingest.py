@@ -14,22 +14,29 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.config.sources import IngestConfig
 from spark_jobs.engine import session
+from spark_jobs.parts import gather
 from spark_jobs.readers.listing import File
 from spark_jobs.readers.records import Fields, Record, read_records
 from spark_jobs.snapshot import read_listing
-from spark_jobs.tables import BalanceError, funnel, record_batch, write_table
+from spark_jobs.stages import INGEST_PART
+from spark_jobs.tables import FILE, BalanceError, record_batch, write_table
 
 SCHEMA = (
-    "id string, source string, path string, offset bigint, length bigint, url string, external_id string, "
-    "media_type string, text string, status string, rule string, detail string"
+    "id string, source string, path string, member bigint, offset bigint, length bigint, url string, "
+    "external_id string, media_type string, text string, status string, rule string, detail string"
 )
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 512
 TASK_BYTES = 64 << 20
 
 
+def run_parts(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `ingest`."""
+    return gather(context, INGEST_PART)
+
+
 def run(context: Context) -> Mapping[str, Artifact]:
-    """Body of the stage `ingest`.
+    """Body of the stage `ingest_part`.
 
     Raises:
         SourceError: a file that cannot be read or has changed since the snapshot.
@@ -40,13 +47,12 @@ def run(context: Context) -> Mapping[str, Artifact]:
         tasks = min(len(files), max(context.execution.spark.partitions, _bytes(files) // TASK_BYTES))
         frame = spark.createDataFrame([tuple(file) for file in files], list(File._fields))
         rows = frame.repartition(tasks).mapInArrow(partial(_read, fields, context.config), SCHEMA)
-        output, profile = write_table(
-            spark, context, "documents", rows, ("status", "rule", "source", "path"), ("length",)
-        )
-    covered = profile.sums_by("length", "source", "path")
-    _check_cover(files, covered)
-    about = {"documents": output.rows, "bytes": sum(covered.values()), "facts": funnel(profile)}
-    return {"documents": context.artifact("documents", output.model_copy(update=about))}
+        profile = write_table(spark, context, "documents", rows, (*FILE, "status", "rule"), ("length",))
+    _check_cover(files, profile.sums_by("length", *FILE))
+    return {
+        "documents": context.artifact("documents", profile.output()),
+        "profile": context.blob("profile", profile.to_bytes()),
+    }
 
 
 def _bytes(files: list[File]) -> int:
@@ -83,6 +89,15 @@ def _read(fields: dict[str, Fields], config: IngestConfig, batches: Iterator[Any
 def _row(file: File, record: Record) -> tuple[Any, ...]:
     status = "quarantined" if record.rule else "kept"
     return (
-        *(record.id, file.source, file.path, record.offset, record.length, record.url, record.external_id),
+        *(
+            record.id,
+            file.source,
+            file.path,
+            None,
+            record.offset,
+            record.length,
+            record.url,
+            record.external_id,
+        ),
         *(record.media_type, record.text, status, record.rule or None, record.detail or None),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,11 @@ class _WordHashes(dict[str, int]):
 _WORDS = _WordHashes()
 
 
+def content_of(text: str) -> str:
+    """Hash of the normalised text, 32 hex digits: the same for exact duplicates."""
+    return hashlib.sha256(normalised(text).encode()).hexdigest()[:32]
+
+
 def normalised(text: str) -> str:
     """The text by which exact duplicates are told: lower case, each white space one blank."""
     return " ".join(text.lower().split())
@@ -54,14 +60,28 @@ def mix(values: Hashes) -> Hashes:
 
 def shingles(text: str, ngram: int) -> Hashes:
     """Distinct hashes of each `ngram` words in a row; of all words where there are fewer: [shingles >= 1]."""
-    words = WORD.findall(text.lower()) or [text]
-    hashes = np.fromiter((_WORDS[word] for word in words), np.uint64, len(words))
-    width = min(ngram, len(words))
-    count = len(words) - width + 1
+    hashes = word_hashes(words_of(text) or [text])
+    return np.unique(ngrams(hashes, min(ngram, len(hashes))))
+
+
+def words_of(text: str) -> list[str]:
+    """Runs of letters, digits and underscores, in lower case."""
+    return WORD.findall(text.lower())
+
+
+def word_hashes(words: Sequence[str]) -> Hashes:
+    """64-bit hash of each word: [words]."""
+    return np.fromiter((_WORDS[word] for word in words), np.uint64, len(words))
+
+
+def ngrams(hashes: Hashes, width: int) -> Hashes:
+    """Hash of each `width` words in a row, in order: [words - width + 1], none where there are fewer
+    words."""
+    count = max(0, len(hashes) - width + 1)
     joined = hashes[:count]
     for position in range(1, width):
         joined = mix(joined * np.uint64(0x9E3779B97F4A7C15) ^ hashes[position : position + count])
-    return np.unique(mix(joined))
+    return mix(joined)
 
 
 class MinHash(NamedTuple):

@@ -66,10 +66,10 @@ def run(context: Context) -> Mapping[str, Artifact]:
         bounds = _bounds(tokens, max(1, config.target_bytes // dtype.itemsize))
         ordered = _by_shard(tokens, bounds, context.execution.spark.partitions)
         rows = ordered.mapInArrow(partial(_write, context.store, context.place("shards"), dtype.str), INDEX)
-        index, profile = write_table(spark, context, "index", rows, GROUP, ("tokens", "bytes"))
+        profile = write_table(spark, context, "index", rows, GROUP, ("tokens", "bytes"))
     context.store.remove(context.place("scratch"))
     _sweep(context.store, context.place("shards"))
-    check_balance("shard", documents.output.documents, index.rows or 0)
+    check_balance("shard", documents.output.documents, profile.rows)
     manifest = {
         "schema": 1,
         "tokenizer": sha256(tokenizer),
@@ -79,7 +79,10 @@ def run(context: Context) -> Mapping[str, Artifact]:
         "seed": config.seed,
         "splits": {split: _split(profile, split, bounds) for split in SPLITS},
     }
-    return {"shards": _folder(context, manifest), "index": context.artifact("index", index)}
+    return {
+        "shards": _folder(context, manifest),
+        "index": context.artifact("index", Output(digest=profile.digest, rows=profile.rows)),
+    }
 
 
 def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[Any]:
@@ -201,17 +204,18 @@ def _index_rows(
 
 def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
     """A split in the manifest: totals, and its shards in the order of their keys."""
+    counts = profile.counts_by(*GROUP)
     tokens, sizes = profile.sums_by("tokens", *GROUP), profile.sums_by("bytes", *GROUP)
-    found = sorted((key for key in profile.counts if key[0] == split), key=lambda key: int(key[1]))
+    found = sorted((key for key in counts if key[0] == split), key=lambda key: int(key[1]))
     totals = {
-        "documents": sum(profile.counts[key] for key in found),
+        "documents": sum(counts[key] for key in found),
         "tokens": sum(tokens[key] for key in found),
         "bytes": sum(sizes[key] for key in found),
     }
     shards = [
         {
             "name": key[2],
-            "documents": profile.counts[key],
+            "documents": counts[key],
             "tokens": tokens[key],
             "bytes": sizes[key],
             "first_bucket": int(bounds[split][int(key[1])]),

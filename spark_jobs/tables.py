@@ -1,66 +1,146 @@
 """Tables of a stage: written once by one Delta commit below the attempt's folder, then read back once.
 
 The read-back takes the content digest and the counts in one job: what is committed is what is read, not
-what was meant to be written.
+what was meant to be written. Digests and counts add up, so a table's profile is kept by groups of rows: leave
+the groups of a file out, and it is the profile of the table without that file.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from bloomery.artifacts.digests import TableDigest, batch_digest
+from bloomery.artifacts.canonical import canonical
+from bloomery.artifacts.digests import TableDigest, grouped_digests
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.errors import BloomeryError
+
+Key = tuple[str, ...]
+FILE = ("source", "path")
+"""Columns that name a record's file."""
 
 
 class BalanceError(BloomeryError):
     """Rows in are not rows out: something was lost or doubled."""
 
 
+class Cell(NamedTuple):
+    """A group of a table's rows."""
+
+    digest: TableDigest
+    sums: tuple[int, ...]
+    """Sum of each measured column."""
+
+    def joined(self, other: Cell) -> Cell:
+        """Both groups as one."""
+        return Cell(self.digest + other.digest, tuple(map(add, self.sums, other.sums)))
+
+
 @dataclass(frozen=True)
 class Profile:
-    """What one read of a table says of it."""
+    """What one read of a table says of it, by groups of rows."""
 
     group: tuple[str, ...]
     """The columns it is grouped by."""
-    digest: TableDigest = field(default_factory=TableDigest)
-    counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Rows per tuple of values of those columns, null as an empty string."""
-    sums: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Sum of a measured column per (its name, *such a tuple)."""
+    measures: tuple[str, ...]
+    """The integer columns that are summed."""
+    schema: tuple[tuple[str, str], ...] = ()
+    """(name, Spark type) of the table's columns."""
+    cells: dict[Key, Cell] = field(default_factory=dict)
+    """By the values of `group`, null as an empty string."""
 
     def __add__(self, other: Profile) -> Profile:
-        counts, sums = self.counts.copy(), self.sums.copy()
-        counts.update(other.counts)  # Counter's own + drops what adds up to zero
-        sums.update(other.sums)
-        return Profile(self.group, self.digest + other.digest, counts, sums)
+        cells = dict(self.cells)
+        for key, cell in other.cells.items():
+            cells[key] = cells[key].joined(cell) if key in cells else cell
+        return replace(self, schema=self.schema or other.schema, cells=cells)
 
-    def counts_by(self, *columns: str) -> Counter[tuple[str, ...]]:
+    @property
+    def digest(self) -> str:
+        """Content digest of the table."""
+        return self._total.hexdigest(self.schema)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._total.rows
+
+    @property
+    def _total(self) -> TableDigest:
+        return reduce(add, (cell.digest for cell in self.cells.values()), TableDigest())
+
+    def counts_by(self, *columns: str) -> Counter[Key]:
         """Rows per tuple of values of some of the columns."""
-        return self._by(self.counts, columns)
+        return self._by(columns, lambda cell: cell.digest.rows)
 
-    def sums_by(self, measure: str, *columns: str) -> Counter[tuple[str, ...]]:
+    def sums_by(self, measure: str, *columns: str) -> Counter[Key]:
         """Sum of a measured column per tuple of values of some of the columns."""
-        sums = Counter({key[1:]: total for key, total in self.sums.items() if key[0] == measure})
-        return self._by(sums, columns)
+        position = self.measures.index(measure)
+        return self._by(columns, lambda cell: cell.sums[position])
 
-    def _by(self, totals: Counter[tuple[str, ...]], columns: tuple[str, ...]) -> Counter[tuple[str, ...]]:
+    def _by(self, columns: tuple[str, ...], value: Callable[[Cell], int]) -> Counter[Key]:
         positions = [self.group.index(column) for column in columns]
-        merged = Counter[tuple[str, ...]]()
-        for key, total in totals.items():
-            merged[tuple(key[position] for position in positions)] += total
+        merged = Counter[Key]()
+        for key, cell in self.cells.items():
+            merged[tuple(key[position] for position in positions)] += value(cell)
         return merged
+
+    def without(self, files: Collection[Key]) -> Profile:
+        """The profile of the table without the rows of `files`, each a (source, path)."""
+        positions = [self.group.index(column) for column in FILE]
+        left = {k: c for k, c in self.cells.items() if tuple(k[p] for p in positions) not in files}
+        return replace(self, cells=left)
+
+    def output(self) -> Output:
+        """A documents table: `documents` and `bytes` are of what is kept, the facts are the funnel."""
+        kept = ("kept",)
+        return Output(
+            digest=self.digest,
+            rows=self.rows,
+            documents=self.counts_by("status")[kept],
+            bytes=self.sums_by(self.measures[0], "status")[kept],
+            facts=self.funnel(),
+        )
+
+    def funnel(self) -> dict[str, dict[str, int]]:
+        """Rows per status, and per rule of those that one caught: {"status": {...}, "rules": {...}}."""
+        statuses = {status: count for (status,), count in sorted(self.counts_by("status").items())}
+        rules = {rule: count for (rule,), count in sorted(self.counts_by("rule").items()) if rule}
+        return {"status": statuses, "rules": rules}
+
+    def to_bytes(self) -> bytes:
+        """JSON; the same for equal tables."""
+        cells = [
+            [*key, cell.digest.rows, *(f"{lane:016x}" for lane in cell.digest.lanes), *cell.sums]
+            for key, cell in sorted(self.cells.items())
+        ]
+        about = {"group": self.group, "measures": self.measures, "schema": self.schema}
+        return canonical(json.loads(json.dumps(about | {"cells": cells})))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads what `to_bytes` wrote."""
+        read = json.loads(data)
+        width = len(read["group"])
+        cells = {
+            tuple(row[:width]): Cell(
+                TableDigest(row[width], tuple(int(lane, 16) for lane in row[width + 1 : width + 9])),
+                tuple(int(total) for total in row[width + 9 :]),
+            )
+            for row in read["cells"]
+        }
+        schema = tuple((name, kind) for name, kind in read["schema"])
+        return cls(tuple(read["group"]), tuple(read["measures"]), schema, cells)
 
 
 def read_table(spark: Any, artifact: Artifact) -> Any:
-    """The DataFrame of an input table."""
+    """The DataFrame of one table."""
     return spark.read.format("delta").load(artifact.spark_uri)
 
 
@@ -73,8 +153,8 @@ def scratch_table(spark: Any, context: Context, name: str, frame: Any) -> Any:
 
 def write_table(
     spark: Any, context: Context, name: str, frame: Any, group: tuple[str, ...], measures: tuple[str, ...]
-) -> tuple[Output, Profile]:
-    """Writes `frame` as output `name` and reads it back once.
+) -> Profile:
+    """Writes `frame` as output `name`, reads it back once, and returns its profile.
 
     Args:
         spark: session.
@@ -83,46 +163,34 @@ def write_table(
         frame: DataFrame to write.
         group: columns to count rows by.
         measures: integer columns to sum per group.
-
-    Returns:
-        The output with its digest and rows, and the profile.
     """
     uri = context.store.spark_uri(context.place(name))
     frame.write.format("delta").mode("error").save(uri)
-    written = spark.read.format("delta").load(uri)
-    profile = profile_of(written, group, measures)
-    schema = [(field.name, field.dataType.simpleString()) for field in written.schema]
-    return Output(digest=profile.digest.hexdigest(schema), rows=profile.digest.rows), profile
+    return profile_of(spark.read.format("delta").load(uri), group, measures)
 
 
 def profile_of(frame: Any, group: tuple[str, ...], measures: tuple[str, ...]) -> Profile:
     """Digest, counts and sums of a DataFrame in one job: each partition answers with one line."""
-    parts = frame.mapInArrow(partial(_partial_profile, group, measures), "part string").collect()
-    return reduce(add, (_parsed(group, row[0]) for row in parts), Profile(group))
+    schema = tuple((column.name, column.dataType.simpleString()) for column in frame.schema)
+    empty = Profile(group, measures, schema)
+    parts = frame.mapInArrow(partial(_partial_profile, empty), "part string").collect()
+    return reduce(add, (Profile.from_bytes(row[0].encode()) for row in parts), empty)
 
 
-def _partial_profile(
-    group: tuple[str, ...], measures: tuple[str, ...], batches: Iterator[Any]
-) -> Iterator[Any]:
+def _partial_profile(empty: Profile, batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
-    digest, counts, sums = TableDigest(), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    profile = empty
     for batch in batches:
-        digest += batch_digest(batch)
-        keys = zip(*(batch.column(name).to_pylist() for name in group), strict=True)
-        values = zip(*(batch.column(name).to_pylist() for name in measures), strict=True)
-        for key, measured in zip(keys, values, strict=True):
-            named = tuple("" if item is None else str(item) for item in key)
-            counts[named] += 1
-            for measure, value in zip(measures, measured, strict=True):
-                sums[(measure, *named)] += value or 0
-    part = {
-        "rows": digest.rows,
-        "lanes": digest.lanes,
-        "counts": [[*key, count] for key, count in counts.items()],
-        "sums": [[*key, total] for key, total in sums.items()],
-    }
-    yield pa.RecordBatch.from_pydict({"part": [json.dumps(part)]})
+        values = [batch.column(name).to_pylist() for name in empty.measures]
+        cells = {
+            tuple("" if value is None else str(value) for value in key): Cell(
+                digest, tuple(sum(column[number] or 0 for number in numbers) for column in values)
+            )
+            for key, (digest, numbers) in grouped_digests(batch, empty.group).items()
+        }
+        profile += replace(empty, cells=cells)
+    yield pa.RecordBatch.from_pydict({"part": [profile.to_bytes().decode()]})
 
 
 def record_batch(rows: list[tuple[Any, ...]], schema: str) -> Any:
@@ -140,21 +208,11 @@ _ARROW: dict[str, Callable[[Any], Any]] = {
     "bigint": lambda pa: pa.int64(),
     "double": lambda pa: pa.float64(),
     "binary": lambda pa: pa.binary(),
+    "boolean": lambda pa: pa.bool_(),
+    "int": lambda pa: pa.int32(),
+    "array<string>": lambda pa: pa.list_(pa.string()),
     "array<bigint>": lambda pa: pa.list_(pa.int64()),
 }
-
-
-def _parsed(group: tuple[str, ...], line: str) -> Profile:
-    part = json.loads(line)
-    counts, sums = (Counter({tuple(key): total for *key, total in part[name]}) for name in ("counts", "sums"))
-    return Profile(group, TableDigest(part["rows"], tuple(part["lanes"])), counts, sums)
-
-
-def funnel(profile: Profile) -> dict[str, dict[str, int]]:
-    """Rows per status, and per rule of those that one caught: {"status": {...}, "rules": {...}}."""
-    statuses = {status: count for (status,), count in sorted(profile.counts_by("status").items())}
-    rules = {rule: count for (rule,), count in sorted(profile.counts_by("rule").items()) if rule}
-    return {"status": statuses, "rules": rules}
 
 
 def check_balance(stage: str, read: int | None, written: int) -> None:
@@ -168,3 +226,22 @@ def check_balance(stage: str, read: int | None, written: int) -> None:
             f"stage {stage} read {read} rows and wrote {written}: they must be equal",
             "this is a bug; report it with the stage's log",
         )
+
+
+def check_files(stage: str, before: Profile, after: Profile) -> None:
+    """Refuses a stage that lost or doubled a record or a byte of any file.
+
+    Raises:
+        BalanceError: names the file and both numbers.
+    """
+    for what, read, written in (
+        ("rows", before.counts_by(*FILE), after.counts_by(*FILE)),
+        ("decoded bytes", before.sums_by("length", *FILE), after.sums_by("length", *FILE)),
+    ):
+        for source, path in sorted(read.keys() | written.keys()):
+            one, other = read[source, path], written[source, path]
+            if one != other:
+                raise BalanceError(
+                    f"stage {stage}: file {source}/{path} has {one} {what} going in and {other} coming out",
+                    "this is a bug; report it with the stage's log",
+                )

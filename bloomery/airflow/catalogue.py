@@ -13,3 +13,9 @@ STAGES: dict[str, Stage] = {
     for stage in vars(module).values()
     if isinstance(stage, Stage)
 }
+
+DATA_STAGES = (
+    *("snapshot", "ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger"),
+    *("corpus_gate", "tokenizer", "shard", "shard_gate"),
+)
+"""The stages of the DAG `corpus`, in its order."""

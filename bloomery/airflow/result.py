@@ -49,7 +49,7 @@ def show_result(config: str, console: Console) -> None:
 
 def _funnel(item: dict[str, str], console: Console) -> None:
     table = Table("stage", "kept", "not kept", "why", box=None, pad_edge=False, title_justify="left")
-    for name in ("ingest", "clean", "dedup"):
+    for name in ("ingest", "clean", "dedup", "decontaminate"):
         facts = read_manifest(store(), item[name]).outputs["documents"].facts
         kept = facts["status"].get("kept", 0)
         reasons = ", ".join(f"{rule} {count:,}" for rule, count in _most(facts.get("rules", {})))

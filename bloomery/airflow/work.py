@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from bloomery.airflow.catalogue import STAGES
+from bloomery.airflow.catalogue import DATA_STAGES, STAGES
 from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.manifest import read_action, read_manifest
 from bloomery.artifacts.refs import RefMovedError, list_refs, move_ref, read_ref
@@ -27,9 +27,6 @@ from validation.release.promote import Candidate, champion, consider, promote, s
 
 Item = dict[str, str]
 Log = Callable[..., Any]
-
-DATA_STAGES = ("snapshot", "ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate")
-"""The stages of the DAG `corpus`, in its order."""
 
 
 @cache
@@ -133,8 +130,8 @@ def _baseline(item: Item) -> str | None:
 
     A snapshot that is itself published keeps the baseline it was judged against, so that its verdict stands.
     """
-    known = _read_json(item["published"]) if "published" in item else {}
-    return (known["baseline"] if known.get("dedup") == item["dedup"] else known.get("dedup")) or None
+    known, kept = (_read_json(item["published"]) if "published" in item else {}), "decontaminate"
+    return (known["baseline"] if known.get(kept) == item[kept] else known.get(kept)) or None
 
 
 def _read_json(digest: str) -> dict[str, Any]:

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bloomery.artifacts.canonical import digest
 
 CHUNK = 1 << 20
 LANES = 8
+Lanes = npt.NDArray[np.uint32]
 
 
 def file_digest(path: str | Path) -> str:
@@ -62,15 +64,35 @@ class TableDigest:
 
 def rows_digest(rows: Iterable[Sequence[Any]]) -> TableDigest:
     """Digest of rows given as sequences of Python values in schema order."""
-    hashes = [hashlib.sha256(b"".join(encode(value) for value in row)).digest() for row in rows]
-    lanes = np.frombuffer(b"".join(hashes), dtype="<u4").reshape(-1, LANES).sum(axis=0, dtype=np.uint64)
-    return TableDigest(len(hashes), tuple(int(lane) for lane in lanes))
+    return _summed(_hashes(rows))
 
 
 def batch_digest(batch: Any) -> TableDigest:
     """Digest of a pyarrow RecordBatch or Table; column order is the schema's."""
     columns = [column.to_pylist() for column in batch.columns]
     return rows_digest(zip(*columns, strict=True)) if columns else TableDigest(batch.num_rows)
+
+
+def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], tuple[TableDigest, list[int]]]:
+    """Digest of each group of a batch's rows, with the numbers of its rows; keys are the values of
+    `group`."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    hashes = _hashes(zip(*columns.values(), strict=True))
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for number, key in enumerate(zip(*(columns[name] for name in group), strict=True)):
+        members.setdefault(key, []).append(number)
+    return {key: (_summed(hashes[numbers]), numbers) for key, numbers in members.items()}
+
+
+def _hashes(rows: Iterable[Sequence[Any]]) -> Lanes:
+    """SHA-256 of each row's encoding: [rows, LANES]."""
+    hashes = [hashlib.sha256(b"".join(map(encode, row))).digest() for row in rows]
+    return np.frombuffer(b"".join(hashes), dtype="<u4").reshape(-1, LANES)
+
+
+def _summed(hashes: Lanes) -> TableDigest:
+    lanes = hashes.sum(axis=0, dtype=np.uint64)
+    return TableDigest(len(hashes), tuple(int(lane) for lane in lanes))
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -75,6 +75,9 @@ class Action(Config):
 
     manifest: str
     places: dict[str, str]
+    needs: tuple[str, ...] = ()
+    """Keys of the stages whose outputs these outputs refer to, as a collection to its parts: the commit
+    counts only as long as theirs do."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Input name -> digest of the manifest that made it. For lineage only: inputs bear identity by
     content."""
@@ -95,6 +98,8 @@ class Artifact:
     output: Output
     place: str
     store: Store
+    needs: tuple[str, ...] = ()
+    """Keys of the stages whose outputs it refers to."""
 
     def read(self) -> bytes:
         """The bytes of a one-file output."""

@@ -126,6 +126,7 @@ def commit(
     action = Action(
         manifest=manifest.digest,
         places={name: artifact.place for name, artifact in outputs.items()},
+        needs=tuple(sorted({key for artifact in outputs.values() for key in artifact.needs})),
         sources=dict(sources),
         attempt=attempt,
         git=git_commit(),
@@ -148,6 +149,9 @@ def finished(store: Store, key: str) -> Manifest | None:
         return None
     if not all(store.exists(place) for place in action.places.values()):
         invalidate(store, key, "outputs are gone")
+        return None
+    if not all(finished(store, needed) for needed in action.needs):
+        invalidate(store, key, "a part that its outputs refer to is gone")
         return None
     return read_manifest(store, action.manifest)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from bloomery.config.base import Config
@@ -9,19 +11,47 @@ from bloomery.config.cleaning import CleanConfig
 from bloomery.config.sources import IngestConfig, SnapshotConfig
 
 
-class DedupConfig(Config):
-    """Exact and near-duplicate removal, then the held-out split."""
+class MinHashConfig(Config):
+    """Signatures of near duplicates: MinHash of word n-grams, banded."""
 
     ngram: int = Field(5, ge=1, description="words a shingle")
     bands: int = Field(14, ge=1, description="bands of the MinHash signature")
     rows: int = Field(8, ge=1, description="rows a band")
+    seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the hash functions")
+
+
+class DedupConfig(Config):
+    """Which documents say the same, which of them survives, then the held-out split."""
+
+    url: bool = Field(False, description="documents of one URL are duplicates, whatever they say")
     threshold: float = Field(
         0.7, gt=0, le=1, description="least verified Jaccard of shingles to call a near duplicate"
     )
-    seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the hash functions")
+    prefer: tuple[str, ...] = Field(
+        (), description="sources whose copy survives, best first; all others come after these, all alike"
+    )
     held_out: float = Field(
         0.05, ge=0, lt=1, description="fraction of surviving documents kept apart for evaluation"
     )
+
+
+class DecontaminateConfig(Config):
+    """How texts that hold items of the eval sets are told, and what becomes of them."""
+
+    ngram: int = Field(13, ge=4, description="words in a row that a text and an item share (GPT-3: 13)")
+    min_words: int = Field(
+        8, ge=1, description="a question of fewer words counts only where its answer follows"
+    )
+    answer_window: int = Field(
+        64, ge=1, description="words after the match in which the answer is looked for"
+    )
+    action: Literal["drop", "cut"] = Field(
+        "drop", description="drop the document, or cut the match (with its answer) out of it"
+    )
+
+
+class LedgerConfig(Config):
+    """The account of every record: nothing to choose."""
 
 
 class CorpusGateConfig(Config):
@@ -74,7 +104,12 @@ class CorpusConfig(Config):
     snapshot: SnapshotConfig = Field(description="where documents come from")
     ingest: IngestConfig = Field(IngestConfig(), description="how files become records")
     clean: CleanConfig = Field(CleanConfig(), description="extraction, repair, quality rules")
+    minhash: MinHashConfig = Field(MinHashConfig(), description="signatures of near duplicates")
     dedup: DedupConfig = Field(DedupConfig(), description="deduplication and the held-out split")
+    decontaminate: DecontaminateConfig = Field(
+        DecontaminateConfig(), description="what becomes of texts that hold items of the eval sets"
+    )
+    ledger: LedgerConfig = Field(LedgerConfig(), description="the account of every record")
     gate: CorpusGateConfig = Field(CorpusGateConfig(), description="policy for the deduplicated snapshot")
     tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="tokenizer")
     shards: ShardConfig = Field(ShardConfig(), description="token shards")

@@ -38,17 +38,33 @@ class Source(Config):
         return uri
 
 
+class EvalSet(Config):
+    """Items that no training text may hold: JSON lines, as lm-eval keeps them."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", description="name of the set in every report")
+    uri: str = execution(description="file, folder or glob of .jsonl or .jsonl.gz: a path, or s3://")
+    question: tuple[str, ...] = Field(
+        ("question",), min_length=1, description="fields that make up the question, joined by a line end"
+    )
+    answer: str | None = Field("answer", description="field of the answer; none where a set has no answers")
+    choices: str | None = Field(
+        None, description="field of the list that an integer answer counts in, from 0"
+    )
+
+
 class SnapshotConfig(Config):
     """What is listed when a snapshot is taken."""
 
     sources: tuple[Source, ...] = Field(min_length=1, description="where documents come from")
+    eval_sets: tuple[EvalSet, ...] = Field((), description="eval sets that are kept out of the corpus")
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:
-        names = [source.name for source in self.sources]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"source names must differ; used twice: {', '.join(twice)}")
+        for what, found in (("source", self.sources), ("eval set", self.eval_sets)):
+            names = [item.name for item in found]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{what} names must differ; used twice: {', '.join(twice)}")
         return self
 
 

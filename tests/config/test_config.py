@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bloomery.airflow.catalogue import STAGES
+from bloomery.airflow.catalogue import DATA_STAGES, STAGES
 from bloomery.config.base import identity
 from bloomery.config.run import ConfigError, RunConfig, knobs, load, parse
 from tests.deployment import ROOT
@@ -90,7 +90,6 @@ def _keys(config: RunConfig) -> dict[str, str]:
     }
 
 
-DATA = ("snapshot", "ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard", "shard_gate")
 BASE = parse(SMALL)
 
 
@@ -112,7 +111,7 @@ def test_no_field_of_train_changes_a_data_key(steps, rate, dtype, length, seed):
     }
     changed = RunConfig.model_validate(BASE.model_dump() | {"train": BASE.train.model_dump() | train})
     before, after = _keys(BASE), _keys(changed)
-    assert {name: before[name] for name in DATA} == {name: after[name] for name in DATA}
+    assert {name: before[name] for name in DATA_STAGES} == {name: after[name] for name in DATA_STAGES}
     assert (before["train"] == after["train"]) is (identity(BASE.train) == identity(changed.train))
 
 

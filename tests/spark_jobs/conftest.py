@@ -16,7 +16,10 @@ from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
 from spark_jobs.snapshot import take
 from tests.spark_jobs.corpus import CONFIGS, snapshot_config, write_corpus
 
-ORDER = ("ingest", "clean", "dedup", "tokenizer", "shard")
+ORDER = (
+    *("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate"),
+    *("ledger", "tokenizer", "shard"),
+)
 GATES = {"corpus_gate": CorpusGateConfig(), "shard_gate": ShardGateConfig()}
 
 

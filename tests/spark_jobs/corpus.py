@@ -9,7 +9,14 @@ from pathlib import Path
 import zstandard
 
 from bloomery.config.cleaning import CleanConfig
-from bloomery.config.corpus import DedupConfig, ShardConfig, TokenizerConfig
+from bloomery.config.corpus import (
+    DecontaminateConfig,
+    DedupConfig,
+    LedgerConfig,
+    MinHashConfig,
+    ShardConfig,
+    TokenizerConfig,
+)
 from bloomery.config.sources import IngestConfig, SnapshotConfig, Source
 
 SUBJECTS = ["The baker", "A sailor", "My neighbour", "The old teacher", "One engineer", "The gardener"]
@@ -40,7 +47,11 @@ ENDS = [
 CONFIGS = {
     "ingest": IngestConfig(max_record_bytes=20_000),
     "clean": CleanConfig(),
+    "signatures": MinHashConfig(),
+    "pairs": MinHashConfig(),
     "dedup": DedupConfig(held_out=0.2),
+    "decontaminate": DecontaminateConfig(),
+    "ledger": LedgerConfig(),
     "tokenizer": TokenizerConfig(vocab_size=400),
     "shard": ShardConfig(target_bytes=4096),
 }

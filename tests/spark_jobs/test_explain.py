@@ -17,7 +17,7 @@ def test_a_survivors_way_ends_in_a_shard(finished):
     for name in (survivor["id"], survivor["id"][:12], survivor["url"]):
         found = explain(finished.store, manifests(finished), name)
         steps = [step for step in found if step.document == survivor["id"]]
-        assert [step.stage for step in steps] == ["ingest", "clean", "dedup", "shard"]
+        assert [step.stage for step in steps] == ["ingest", "clean", "dedup", "decontaminate", "shard"]
         assert name == survivor["url"] or steps == found
     assert steps[-1].row["split"] == survivor["split"] and "position" in steps[-1].row
     assert len(steps[0].row["text"]) < 250 and "characters)" in steps[0].row["text"]

@@ -31,7 +31,7 @@ def test_a_file_that_vanishes_after_the_snapshot_fails_ingest_by_name(pipeline, 
 def test_a_corpus_without_a_survivor_is_told_by_the_tokenizer(pipeline):
     (pipeline.corpus / "a.jsonl").write_text('{"text": "Far too short."}\n')
     with pytest.raises(TokenizerError, match="no training document survived"):
-        pipeline.run("ingest", "clean", "dedup", "tokenizer")
+        pipeline.run("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "tokenizer")
     assert pipeline.outcomes["dedup"].manifest.outputs["documents"].rows == 0
 
 

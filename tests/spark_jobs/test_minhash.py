@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.components import forest
-from spark_jobs.dedup import split_of
 from spark_jobs.minhash import MinHash, jaccard, normalised, shingles
 from spark_jobs.shard import spread
 from tests.spark_jobs.corpus import prose
@@ -68,13 +67,6 @@ def test_components(edges, draw):
         assert found.get(a, a) == found.get(b, b)
     for node, least in found.items():
         assert least < node and least not in found
-
-
-def test_a_split_is_drawn_by_content():
-    contents = [f"{number:064x}" for number in range(0, 1 << 256, 1 << 246)]
-    share = np.mean([split_of(content, 0.05) == "held_out" for content in contents])
-    assert share == pytest.approx(0.05, abs=0.001)
-    assert split_of("0" * 64, 0.0) == "train" and split_of("f" * 64, 0.999) == "train"
 
 
 def test_shards_are_even():

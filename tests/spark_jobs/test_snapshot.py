@@ -14,7 +14,7 @@ from bloomery.artifacts.store import LocalStore
 from bloomery.config.sources import SnapshotConfig, Source
 from spark_jobs.readers.builtin import base_distributions, python_files
 from spark_jobs.readers.listing import SourceError
-from spark_jobs.snapshot import SnapshotError, read_listing, take
+from spark_jobs.snapshot import SnapshotError, live_files, take
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 
@@ -37,7 +37,7 @@ def config(uri, **more):
 
 
 def listed(store, outcome):
-    files, _ = read_listing(artifact(store, outcome.digest, "files"))
+    files = live_files(artifact(store, outcome.digest, "files"))
     return {file.path: file.format for file in files}
 
 
@@ -124,7 +124,7 @@ def test_an_s3_source_is_listed_by_etag(store, monkeypatch):
         for key in ("raw/b.jsonl", "raw/sub/a.txt", "other/c.txt"):
             client.put_object(Bucket="bucket", Key=key, Body=b'{"text": "x"}')
         outcome = take(config("s3://bucket/raw"), store, None, print)
-        files, _ = read_listing(artifact(store, outcome.digest, "files"))
+        files = live_files(artifact(store, outcome.digest, "files"))
         assert [(f.path, f.size) for f in files] == [("b.jsonl", 13), ("sub/a.txt", 13)]
         from bloomery.config.sources import IngestConfig
         from spark_jobs.readers.records import Fields, read_records

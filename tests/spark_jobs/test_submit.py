@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from bloomery.airflow.catalogue import STAGES
+from bloomery.airflow.catalogue import DATA_STAGES, STAGES
 from bloomery.artifacts.run import run_stage
 from bloomery.artifacts.store import LocalStore
 from bloomery.config.corpus import CorpusGateConfig
@@ -22,7 +22,7 @@ from spark_jobs.java import java_home
 from spark_jobs.snapshot import take
 from tests.deployment import ROOT, write_config, write_corpus
 
-ORDER = ("ingest", "clean", "dedup", "corpus_gate", "tokenizer", "shard")
+ORDER = DATA_STAGES[1:-1]
 
 
 def submit(home: Path, config: Path, stage: str, upstream: dict[str, str]) -> str:

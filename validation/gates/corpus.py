@@ -20,14 +20,12 @@ def body(context: Context) -> dict[str, Artifact]:
     policy: CorpusGateConfig = context.config
     profile = measure(context)
     frame = pd.DataFrame([{name: float(value) for name, value in profile.items()}])
-    ingest, clean, dedup = (
-        context.inputs[name].output.facts for name in ("ingested", "cleaned", "documents")
-    )
+    ingest, clean, kept = (context.inputs[name].output.facts for name in ("ingested", "cleaned", "documents"))
     tables = {
         "Ingested records": ingest["status"],
         "Cleaned documents": clean["status"],
         "Dropped by rule": clean["rules"],
-        "After deduplication": dedup["status"],
+        "After deduplication and decontamination": kept["status"],
     }
     return verdict(context, "corpus_gate", judge(frame, checks(policy, "baseline" in context.inputs)), tables)
 

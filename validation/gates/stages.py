@@ -12,7 +12,7 @@ CORPUS_GATE = Stage(
     inputs={
         "ingested": "ingest.documents",
         "cleaned": "clean.documents",
-        "documents": "dedup.documents",
+        "documents": "decontaminate.documents",
         "baseline": "baseline.documents",
     },
     optional=("baseline",),
@@ -23,6 +23,6 @@ SHARD_GATE = Stage(
     name="shard_gate",
     version=1,
     config=ShardGateConfig,
-    inputs={"shards": "shard.shards", "documents": "dedup.documents"},
+    inputs={"shards": "shard.shards", "documents": "decontaminate.documents"},
     body="validation.gates.shards:body",
 )

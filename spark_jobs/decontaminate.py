@@ -1,0 +1,99 @@
+"""Decontaminate: the surviving documents with their texts, without what an eval set holds.
+
+    clean texts x decisions of dedup -> survivors -> eval items in each -> documents, hits
+
+documents   id, source, path, length, url, date, licence, language, content, split, bytes, text,
+            status (kept | contaminated), rule, item (the first one found), cut (characters taken out)
+hits        one row an eval item and document: item, id, start, end, answered, action
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from bloomery.artifacts.manifest import Artifact, Output
+from bloomery.artifacts.stage import Context
+from bloomery.config.corpus import DecontaminateConfig
+from spark_jobs.engine import session
+from spark_jobs.parts import read_documents
+from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
+
+READ = ("id", "source", "path", "length", "url", "language", "content", "split", "text")
+SCHEMA = (
+    "id string, source string, path string, length bigint, url string, language string, content string, "
+    "split string, text string, bytes bigint, status string, rule string, item string, cut bigint, "
+    "hits array<string>"
+)
+RULE = "contamination"
+
+
+def run(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `decontaminate`.
+
+    Raises:
+        BalanceError: rows were lost or doubled.
+    """
+    decisions, items = context.inputs["decisions"], context.inputs["evals"].read()
+    with session(context) as spark:
+        survivors = read_table(spark, decisions).where("status = 'kept'").select("id", "content", "split")
+        texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
+        rows = texts.join(survivors, "id").select(*READ)
+        judged = rows.mapInArrow(partial(_judge, items, context.config), SCHEMA)
+        group = (*FILE, "status", "rule", "split", "language")
+        profile = write_table(spark, context, "documents", judged, group, ("bytes", "length"))
+        written = read_table(spark, context.artifact("documents", Output(digest="")))
+        columns = ("parts[0] AS item", "id", "int(parts[1]) AS start", "int(parts[2]) AS end")
+        found = written.selectExpr("id", "status", "explode(hits) AS hit").selectExpr(
+            "id", "status", "from_json(hit, 'array<string>') AS parts"
+        )
+        action = "CASE status WHEN 'kept' THEN 'cut' ELSE 'dropped' END AS action"
+        hits = write_table(
+            spark,
+            context,
+            "hits",
+            found.selectExpr(*columns, "parts[3] = 'true' AS answered", action),
+            ("item",),
+            (),
+        )
+    check_balance("decontaminate", decisions.output.documents, profile.rows)
+    output = profile.output()
+    splits = _documents_by(profile, "split")
+    facts = output.facts | {"splits": splits, "languages": _documents_by(profile, "language")}
+    found_items = {item: count for (item,), count in sorted(hits.counts_by("item").items())}
+    return {
+        "documents": context.artifact("documents", output.model_copy(update={"facts": facts})),
+        "hits": context.artifact(
+            "hits", Output(digest=hits.digest, rows=hits.rows, facts={"items": len(found_items)})
+        ),
+    }
+
+
+def _documents_by(profile: Any, column: str) -> dict[str, int]:
+    counts = profile.counts_by("status", column)
+    return {value: count for (status, value), count in sorted(counts.items()) if status == "kept" and value}
+
+
+def _judge(items: bytes, config: DecontaminateConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    import json
+
+    from spark_jobs.contamination import cut, index_of
+
+    index = index_of(items, config.model_dump_json())
+    for batch in batches:
+        rows = []
+        for row in batch.to_pylist():
+            text = row["text"]
+            hits = index.hits(text)
+            left = cut(text, hits) if hits and config.action == "cut" else text
+            contaminated = bool(hits) and (config.action == "drop" or not left.strip())
+            about = [row[name] for name in READ[:-1]]
+            listed = [
+                json.dumps([hit.item, str(hit.start), str(hit.end), str(hit.answered).lower()])
+                for hit in hits
+            ]
+            fate = ("contaminated", RULE, hits[0].item) if contaminated else ("kept", None, None)
+            kept = None if contaminated else left
+            rows.append((*about, kept, len(left.encode()), *fate, len(text) - len(left), listed))
+        yield record_batch(rows, SCHEMA)

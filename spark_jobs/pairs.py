@@ -1,0 +1,189 @@
+"""Pairs: contents that share a band, each pair with its verified Jaccard index. Its cost follows the new
+data.
+
+    signatures -> buckets: contents of one band key -> pairs within a bucket -> shingles of their texts ->
+    Jaccard
+
+A bucket's pairs depend on its members alone. So what this run's last snapshot found (`refs/pairs/<name>`)
+stands for each bucket that gained and lost nothing, and only touched buckets are paired again: the table is
+the same as one made from scratch. In a crowded bucket each member is paired with the LEADERS least ones only,
+so a bucket of n makes n * LEADERS pairs, not n^2. The threshold judges later: a changed one pairs nothing
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from bloomery.artifacts.manifest import Artifact, Output, read_action, read_manifest
+from bloomery.artifacts.refs import RefMovedError, move_ref, read_ref
+from bloomery.artifacts.run import MissingInputError, artifact
+from bloomery.artifacts.stage import Context
+from bloomery.config.base import identity
+from spark_jobs.engine import functions, session
+from spark_jobs.parts import read_documents, read_live, read_parts, union
+from spark_jobs.signatures import distinct_contents
+from spark_jobs.stages import PAIRS
+from spark_jobs.tables import FILE, record_batch, scratch_table, write_table
+
+LEADERS = 4
+JACCARDS = "a string, b string, jaccard double"
+
+
+class Before(NamedTuple):
+    """What the snapshot before found."""
+
+    pairs: Artifact
+    signatures: Artifact
+
+
+def run(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `pairs`."""
+    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
+    before = _before(context)
+    with session(context) as spark:
+        contents = distinct_contents(read_documents(spark, signatures, "content", "bands"))
+        members = contents.selectExpr("content", "explode(bands) AS band")
+        if before:
+            pairs = _again(spark, context, before, members)
+        else:
+            candidates = scratch_table(spark, context, "candidates", _candidates(members))
+            unknown = candidates.select("a", "b").distinct()
+            found = verified(spark, context, unknown, signatures, documents, context.config.ngram)
+            pairs = candidates.join(found, ["a", "b"])
+        columns = ("band", "a", "b", "jaccard")
+        profile = write_table(spark, context, "pairs", pairs.select(*columns), (), ())
+    context.store.remove(context.place("scratch"))
+    about = Output(digest=profile.digest, rows=profile.rows, facts={"ngram": context.config.ngram})
+    return {"pairs": context.artifact("pairs", about)}
+
+
+def remember(context: Context) -> None:
+    """Notes the pairs that fed this attempt as those that the run's next snapshot starts from."""
+    if "name" not in context.about:  # a stage by itself, of no run
+        return
+    name, value = f"pairs/{context.about['name']}", {"digest": context.sources["pairs"]}
+    ref = read_ref(context.store, name)
+    if ref is None or ref.value != value:
+        try:
+            move_ref(context.store, name, value, ref)
+        except RefMovedError:  # by another run of this name, whose pairs serve as well
+            return
+
+
+def verified(
+    spark: Any, context: Context, pairs: Any, signatures: Artifact, documents: Artifact, ngram: int
+) -> Any:
+    """Pairs (a, b) of contents with the Jaccard index of their texts' shingles, (a, b, jaccard)."""
+    F = functions()  # noqa: N806
+    pairs = scratch_table(spark, context, "unknown", pairs)
+    wanted = union([pairs.selectExpr("a AS content"), pairs.selectExpr("b AS content")]).distinct()
+    holders = (
+        read_documents(spark, signatures, "id", "content")
+        .join(wanted, "content", "left_semi")
+        .groupBy("content")
+        .agg(F.min("id").alias("id"))
+    )
+    holders = scratch_table(spark, context, "holders", holders)
+    texts = read_documents(spark, documents, "id", "text").join(holders, "id").select("content", "text")
+    sets = texts.mapInArrow(partial(_shingle, ngram), "content string, shingles binary")
+    sets = scratch_table(spark, context, "shingles", sets)
+    one = sets.selectExpr("content AS a", "shingles AS one")
+    other = sets.selectExpr("content AS b", "shingles AS other")
+    joined = pairs.join(one, "a").join(other, "b").select("a", "b", "one", "other")
+    return scratch_table(spark, context, "jaccards", joined.mapInArrow(_verify, JACCARDS))
+
+
+def _before(context: Context) -> Before | None:
+    """The pairs of this run's last snapshot, where they were made by the same rules and share a part."""
+    store = context.store
+    ref = read_ref(store, f"pairs/{context.about['name']}") if "name" in context.about else None
+    if ref is None:
+        return None
+    try:
+        pairs, spec = (
+            artifact(store, ref.value["digest"], "pairs"),
+            read_manifest(store, ref.value["digest"]).spec,
+        )
+        action = read_action(store, spec.key)
+        assert action is not None
+        before = Before(pairs, artifact(store, action.sources["signatures"], "documents"))
+        shared = _manifests(before.signatures) & _manifests(context.inputs["signatures"])
+    except MissingInputError:
+        return None
+    same = spec.config == identity(context.config) and spec.version == PAIRS.version
+    return before if same and shared else None
+
+
+def _manifests(collection: Artifact) -> set[str]:
+    return {part.manifest for part in read_parts(collection)}
+
+
+def _again(spark: Any, context: Context, before: Before, members: Any) -> Any:
+    """The pairs of all buckets: found before where nothing has changed, paired anew in touched ones."""
+    touched = scratch_table(spark, context, "touched", _touched(spark, before, context.inputs["signatures"]))
+    found = spark.read.format("delta").load(before.pairs.spark_uri)
+    candidates = _candidates(members.join(touched, "band", "left_semi"))
+    candidates = scratch_table(spark, context, "candidates", candidates)
+    known = found.select("a", "b", "jaccard").distinct()
+    unknown = candidates.select("a", "b").distinct().join(known, ["a", "b"], "left_anti")
+    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
+    new = verified(spark, context, unknown, signatures, documents, context.config.ngram)
+    context.log(f"pairs: {new.count()} new ones verified, all others stand from the snapshot before")
+    paired = candidates.join(union([known, new]), ["a", "b"]).select("band", "a", "b", "jaccard")
+    return union([found.join(touched, "band", "left_anti").select("band", "a", "b", "jaccard"), paired])
+
+
+def _touched(spark: Any, before: Before, now: Artifact) -> Any:
+    """Band keys of every content that came or went between two snapshots, and of few others."""
+    old = {part.manifest: part.without for part in read_parts(before.signatures)}
+    new = {part.manifest: part.without for part in read_parts(now)}
+    changed = []
+    for manifest in old.keys() | new.keys():
+        table = artifact(now.store, manifest, "documents")
+        if manifest not in old or manifest not in new:
+            changed.append(read_live(spark, table, frozenset()))
+        elif moved := old[manifest] ^ new[manifest]:
+            files = spark.createDataFrame(sorted(moved), "source string, path string")
+            changed.append(
+                read_live(spark, table, frozenset()).join(files.hint("broadcast"), list(FILE), "left_semi")
+            )
+    if not changed:
+        return spark.createDataFrame([], "band bigint")
+    return union([frame.selectExpr("explode(bands) AS band") for frame in changed]).distinct()
+
+
+def _candidates(members: Any) -> Any:
+    """(band, a, b) with a < b: pairs of contents in a bucket, b against the least contents of it."""
+    F = functions()  # noqa: N806
+    pairs = f"""
+        explode(flatten(transform(slice(contents, 1, {LEADERS}),
+            a -> transform(filter(contents, b -> b > a), b -> struct(a AS a, b AS b))))) AS pair
+    """
+    buckets = members.groupBy("band").agg(F.array_sort(F.collect_list("content")).alias("contents"))
+    return buckets.where(F.size("contents") > 1).selectExpr("band", pairs).select("band", "pair.a", "pair.b")
+
+
+def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
+    from spark_jobs.minhash import shingles
+
+    for batch in batches:
+        rows = zip(batch.column("content").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        sets = [(content, shingles(text, ngram).tobytes()) for content, text in rows]
+        yield record_batch(sets, "content string, shingles binary")
+
+
+def _verify(batches: Iterator[Any]) -> Iterator[Any]:
+    import numpy as np
+
+    from spark_jobs.minhash import jaccard
+
+    for batch in batches:
+        pairs = zip(*(batch.column(name) for name in ("a", "b", "one", "other")), strict=True)
+        rows = [
+            (a.as_py(), b.as_py(), jaccard(*(np.frombuffer(s.as_buffer(), np.int64) for s in (one, other))))
+            for a, b, one, other in pairs
+        ]
+        yield record_batch(rows, JACCARDS)

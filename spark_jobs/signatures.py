@@ -1,0 +1,73 @@
+"""Signatures: what near and exact duplicates are told by, one row a kept document; made once a part.
+
+id, source, path, length, url    whose it is
+content                          hash of the normalised text: the same for exact duplicates
+bands                            keys of the MinHash bands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from bloomery.artifacts.manifest import Artifact
+from bloomery.artifacts.stage import Context
+from bloomery.config.corpus import MinHashConfig
+from spark_jobs.engine import functions, session
+from spark_jobs.parts import gather
+from spark_jobs.stages import SIGNATURES_PART
+from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
+
+READ = ("id", "source", "path", "length", "url", "text")
+SCHEMA = (
+    "id string, source string, path string, length bigint, url string, status string, rule string, "
+    "content string, bands array<bigint>"
+)
+
+
+def run_parts(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `signatures`."""
+    return gather(context, SIGNATURES_PART)
+
+
+def run(context: Context) -> Mapping[str, Artifact]:
+    """Body of the stage `signatures_part`.
+
+    Raises:
+        BalanceError: rows were lost or doubled.
+    """
+    documents = context.inputs["documents"]
+    with session(context) as spark:
+        kept = read_table(spark, documents).where("status = 'kept'").select(*READ)
+        signed = kept.mapInArrow(partial(_sign, context.config), SCHEMA)
+        profile = write_table(spark, context, "documents", signed, (*FILE, "status", "rule"), ("length",))
+    check_balance("signatures", documents.output.documents, profile.rows)
+    return {
+        "documents": context.artifact("documents", profile.output()),
+        "profile": context.blob("profile", profile.to_bytes()),
+    }
+
+
+def distinct_contents(signatures: Any) -> Any:
+    """(content, bands) of each content, once."""
+    F = functions()  # noqa: N806
+    return signatures.groupBy("content").agg(F.any_value("bands").alias("bands"))
+
+
+def _sign(config: MinHashConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    from spark_jobs.minhash import MinHash, content_of, shingles
+
+    minhash = MinHash.drawn(config.bands, config.rows, config.seed)
+    for batch in batches:
+        yield record_batch(
+            [
+                (
+                    *(row[name] for name in READ[:-1]),
+                    *("kept", None, content_of(row["text"])),
+                    minhash.band_keys(shingles(row["text"], config.ngram)),
+                )
+                for row in batch.to_pylist()
+            ],
+            SCHEMA,
+        )
