@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from bloomery.config.sources import EvalSet, Source
 from bloomery.errors import BloomeryError
 from spark_jobs.contamination import Item
+from spark_jobs.readers.compression import read_whole
 from spark_jobs.readers.listing import list_source
-from spark_jobs.readers.streams import open_file
 
 
 class EvalSetError(BloomeryError):
@@ -26,7 +25,7 @@ def read_eval_sets(sets: Sequence[EvalSet]) -> list[Item]:
 
     Raises:
         EvalSetError: a line that is not JSON, or lacks a field.
-        SourceError: a file that cannot be read.
+        ReadError: a file that cannot be read or is broken.
     """
     return [item for found in sets for item in _read(found)]
 
@@ -34,10 +33,7 @@ def read_eval_sets(sets: Sequence[EvalSet]) -> list[Item]:
 def _read(found: EvalSet) -> Iterator[Item]:
     number = 0
     for file in list_source(Source(name=found.name, uri=found.uri, format="jsonl")):
-        with open_file(file) as raw:
-            data = raw.read()
-        lines = (gzip.decompress(data) if file.path.endswith(".gz") else data).splitlines()
-        for position, line in enumerate(lines, 1):
+        for position, line in enumerate(read_whole(file).splitlines(), 1):
             if line.strip():
                 yield _item(found, number, line, f"{file.uri}, line {position}")
                 number += 1

@@ -23,12 +23,12 @@ from bloomery.artifacts.run import MissingInputError, Outcome, artifact, commit,
 from bloomery.artifacts.stage import Stage
 from bloomery.artifacts.store import Store
 from bloomery.config.base import Config
-from bloomery.config.sources import SnapshotConfig
+from bloomery.config.sources import SnapshotConfig, Source
 from bloomery.errors import BloomeryError
 from spark_jobs.evalsets import read_eval_sets
 from spark_jobs.parts import Part, read_parts, write_parts
+from spark_jobs.readers.fields import Fields
 from spark_jobs.readers.listing import File, list_source
-from spark_jobs.readers.records import Fields
 from spark_jobs.stages import SNAPSHOT
 
 PART = Stage("part", 1, Config)
@@ -44,7 +44,7 @@ def take(config: SnapshotConfig, store: Store, date: str | None, log: Callable[[
 
     Raises:
         SnapshotError: a date that is none, lies ahead, or has no recorded snapshot.
-        SourceError: a source that is empty or cannot be read.
+        SourceError: a source that is empty or cannot be listed.
         EvalSetError: an eval set with a line that is no item.
     """
     config_digest = digest(config.model_dump(mode="json"))
@@ -55,7 +55,7 @@ def take(config: SnapshotConfig, store: Store, date: str | None, log: Callable[[
     listed = [(source, list_source(source)) for source in config.sources]
     for source, found in listed:
         log(f"source {source.name}: {len(found)} files, {sum(f.size for f in found) / 1e6:.1f} MB")
-    fields = {s.name: Fields(s.text_field, s.id_field, s.url_field) for s in config.sources}
+    fields = {source.name: _fields(source) for source in config.sources}
     files = [file for _, found in listed for file in found]
     evals = canonical(read_eval_sets(config.eval_sets))
     outcome = _commit(config, store, _head(store, head), files, fields, evals, log)
@@ -80,6 +80,12 @@ def live_files(snapshot: Artifact) -> list[File]:
         for part in read_parts(snapshot)
     ]
     return sorted(f for part, files in listed for f in files if (f.source, f.path) not in part.without)
+
+
+def _fields(source: Source) -> Fields:
+    return Fields(
+        source.text_field, source.id_field, source.url_field, source.date_field, source.licence_field
+    )
 
 
 def _listing(files: list[File], fields: dict[str, Fields]) -> bytes:

@@ -35,7 +35,12 @@ def collected(part: Stage, source: str) -> Stage:
 
 
 INGEST_PART = Stage(
-    "ingest_part", 2, IngestConfig, {"files": "part.files"}, ("zstandard",), body="spark_jobs.ingest:run"
+    "ingest_part",
+    2,
+    IngestConfig,
+    {"files": "part.files"},
+    ("fastwarc", "orjson", "pyarrow", "resiliparse", "zstandard"),
+    body="spark_jobs.ingest:run",
 )
 INGEST = collected(INGEST_PART, "snapshot.files")
 CLEAN_PART = Stage(

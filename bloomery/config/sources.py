@@ -8,7 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from bloomery.config.base import Config, execution
 
-Format = Literal["auto", "jsonl", "text", "markdown", "html", "python"]
+Format = Literal[
+    "auto", "warc", "jsonl", "parquet", "delta", "csv", "tsv", "text", "markdown", "html", "python"
+]
 
 
 class Source(Config):
@@ -20,10 +22,14 @@ class Source(Config):
     uri: str = execution(
         description="builtin://python, or a folder, file or glob: a path, file:// or s3://bucket/prefix"
     )
-    format: Format = Field("auto", description="format of the files; auto goes by the suffix")
-    text_field: str = Field("text", description="JSONL: field that holds the text")
-    id_field: str = Field("id", description="JSONL: field that holds the publisher's id, when present")
-    url_field: str = Field("url", description="JSONL: field that holds the URL, when present")
+    format: Format = Field(
+        "auto", description="format of the files; auto goes by the suffix; a Delta table must be named as one"
+    )
+    text_field: str = Field("text", description="field that holds the text: of JSONL, CSV, Parquet, Delta")
+    id_field: str = Field("id", description="field that holds the publisher's id, when present")
+    url_field: str = Field("url", description="field that holds the URL, when present")
+    date_field: str = Field("date", description="field that holds the date, when present")
+    licence_field: str = Field("licence", description="field that holds the licence, when present")
 
     @field_validator("uri")
     @classmethod
@@ -71,7 +77,9 @@ class SnapshotConfig(Config):
 class IngestConfig(Config):
     """How files become records."""
 
-    max_record_bytes: int = Field(8 << 20, gt=0, description="a longer record (decoded bytes) is quarantined")
+    max_record_bytes: int = Field(
+        128 << 20, gt=0, description="a longer record (decoded bytes) is quarantined"
+    )
     max_file_bytes: int = Field(
         64 << 30, gt=0, description="a file that decodes to more is cut there, the rest quarantined"
     )

@@ -1,261 +1,216 @@
-"""Records of a file: (offset, length) ranges of its decoded bytes, each with a text or with the rule that
-quarantined it.
+"""Records of a file: ranges of its decoded bytes, each with a text or with the rule that quarantined it.
+
+    stored bytes -> members -> decoded bytes and gaps -> ranges -> documents -> records
+    (storage)       (compression)                       (framing)  (fields, documents, delimited, webarchive)
 
     decoded bytes   {"text": "a"}\\n  \\n {"text": 1}\\n  {"te          (the file is cut here)
-    ranges          [---- kept ----][- jsonl.text --][ file.broken ]
+    records         [---- kept ----][- jsonl.text --][ file.broken ]
 
-The ranges follow one another without a gap, so that no byte is lost in silence. A blank line belongs to the
-record after it.
+The ranges follow one another without a gap, and their lengths add up to the file's decoded size, so that no
+byte is lost in silence. Of a Parquet file the unit is the row (columnar). A huge file is read in splits: the
+records are the same however it is split.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
-import json
-import re
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from bloomery.config.sources import IngestConfig
+from spark_jobs.readers import columnar, delimited, documents, framing, webarchive
+from spark_jobs.readers.compression import Chunk, Codec, Gap, Place, codec_of, decoded, head
+from spark_jobs.readers.encoding import by_mark
+from spark_jobs.readers.fields import Document, Fields, Read, jsonl, parsed
+from spark_jobs.readers.framing import Range
 from spark_jobs.readers.listing import File
-from spark_jobs.readers.streams import Decoded
+from spark_jobs.readers.storage import ReadError, Stored
 
-BOM = b"\xef\xbb\xbf"
-CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]+)", re.I)
-
-
-class Fields(NamedTuple):
-    """Names of a JSONL source's fields."""
-
-    text: str = "text"
-    id: str = "id"
-    url: str = "url"
+SKIPPED = {"file.empty", "jsonl.blank", "csv.blank", "csv.header", "warc.type", "warc.media_type"}
+"""Rules of ranges that are meant to hold no document: no quarantine."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """A range of a file's decoded bytes; kept when `rule` is empty, else quarantined by it."""
+class Split(NamedTuple):
+    """A part of a file, from a place where a record begins up to one where another does."""
 
-    offset: int
-    length: int
+    file: File
+    start: Place | None = None
+    """None: from the file's begin."""
+    stop: Place | None = None
+    """None: to the file's end."""
+
+
+class Record(NamedTuple):
+    """A range of a file's decoded bytes."""
+
     id: str
-    text: str | None = None
-    url: str | None = None
-    external_id: str | None = None
-    media_type: str = "text/plain"
+    """Follows from where the record stands and what it holds, and from nothing else."""
+    place: Place
+    length: int
+    document: Document | None
     rule: str = ""
+    """Why there is no document."""
     detail: str = ""
 
+    @property
+    def status(self) -> str:
+        """kept, skipped or quarantined."""
+        if not self.rule:
+            return "kept"
+        return "skipped" if self.rule in SKIPPED else "quarantined"
 
-class BadRecordError(Exception):
-    """Inside this module: why a range is quarantined."""
 
-    def __init__(self, rule: str, detail: str) -> None:
-        super().__init__(rule)
-        self.rule, self.detail = rule, detail
+def read_records(split: Split, fields: Fields, config: IngestConfig) -> Iterator[Record]:
+    """Every record, skipped and quarantined range of a split, in order.
 
-
-def read_records(file: File, fields: Fields, config: IngestConfig) -> Iterator[Record]:
-    """Every record and quarantined range of `file`, in order.
+    A file that cannot be read, or is no longer what was listed, is a quarantined range, too.
 
     Raises:
-        SourceError: the file cannot be read or has changed since it was listed.
+        StorageError: the place of the file does not answer.
         AssertionError: ranges that do not cover what was decoded: a bug of a reader.
     """
-    stream = Decoded(file, config.max_file_bytes)
-    covered = 0
-    for record in _ranges(file, stream, fields, config.max_record_bytes):
-        assert record.offset == covered, f"{file.uri}: a range starts at {record.offset}, expected {covered}"
-        covered += record.length
-        yield record
-    if stream.error:
-        rule = "file.too_long" if stream.count == config.max_file_bytes else "file.broken"
-        tail = stream.count + stream.rest - covered
-        yield Record(
-            covered,
-            tail,
-            record_id(file, covered, b""),
-            rule=rule,
-            detail=f"{stream.error} at byte {stream.count}",
+    file, end, changed = split.file, split.start or Place(None, 0), False
+    try:
+        with Stored(file) as stored:
+            for found, document in _read(stored, split, fields, config):
+                name = record_id(file, found.place, found.data if found.length else found.rule.encode())
+                yield Record(name, found.place, found.length, document, found.rule, found.detail)
+                end = found.place._replace(offset=found.place.offset + found.length)
+                changed |= found.rule == "file.changed"
+            if not changed:
+                stored.check_unchanged()
+    except ReadError as error:
+        yield Record(record_id(file, end, error.rule.encode()), end, 0, None, error.rule, error.detail)
+
+
+def record_id(file: File, place: Place, data: bytes | None) -> str:
+    """The id of a record: 32 hexadecimal digits."""
+    at = place.offset if place.member is None else f"{place.member}:{place.offset}"
+    named = f"{file.source}\0{file.path}\0{at}\0".encode()
+    return hashlib.sha256(named + hashlib.sha256(data or b"").digest()).hexdigest()[:32]
+
+
+def ranges(stored: Stored, events: framing.Events, limit: int) -> Iterator[Range]:
+    """The ranges of a file in a format that is read by ranges, from where the events begin."""
+    if stored.file.format == "jsonl":
+        return framing.lines(events, limit, "\n".encode(marked_encoding(stored)))
+    if stored.file.format == "warc":
+        return framing.warc(events, limit)
+    return framing.whole(events, limit)
+
+
+def marked_encoding(stored: Stored) -> str:
+    """The encoding that a byte order mark at the file's begin names; without one it is UTF-8."""
+    marked = by_mark(head(stored, codec_of(stored), 4))
+    return marked[0] if marked else "utf-8"
+
+
+def events_from(stored: Stored, codec: Codec | None, start: Place | None) -> framing.Events:
+    """Decoded bytes and gaps from a place on."""
+    if start is None or codec is None:
+        return decoded(stored, codec, start.offset if start else 0)
+    return _behind(decoded(stored, codec, start.stored), start)
+
+
+def _behind(events: framing.Events, start: Place) -> Iterator[Chunk | Gap]:
+    for event in events:
+        missing = start.offset - event.place.offset if event.place.member == start.member else 0
+        if isinstance(event, Chunk) and missing > 0:
+            if missing < len(event.data):
+                yield Chunk(start, event.data[missing:])
+        else:
+            yield event
+
+
+def _read(stored: Stored, split: Split, fields: Fields, config: IngestConfig) -> Read:
+    file, limit = stored.file, config.max_record_bytes
+    if file.size == 0:
+        yield Range(Place(None, 0), 0, None, "file.empty", "no bytes"), None
+        return
+    if file.format == "parquet" and not file.compression:
+        start, stop = split.start, split.stop
+        yield from columnar.rows(
+            stored, fields, limit, start.offset if start else 0, stop.offset if stop else None
         )
-        covered += tail
-    expected = stream.count + stream.rest
-    assert covered == expected, f"{file.uri}: {covered} bytes in records, {expected} decoded"
-    assert stream.compressed or covered == file.size, f"{file.uri}: {covered} bytes read, {file.size} listed"
+        return
+    codec = codec_of(stored)
+    ledger = _Ledger(split, events_from(stored, codec, split.start), config.max_file_bytes)
+    for found, document in _documents(stored, ledger, fields, limit):
+        if split.stop and found.place >= split.stop:
+            assert found.place == split.stop, f"{file.uri}: no record begins at {split.stop}, a split's end"
+            return
+        ledger.cover(found)
+        yield found, document
+    ledger.close()
+    if not ledger.ranges:
+        yield Range(Place(0, 0), 0, None, "file.empty", "it decodes to no bytes"), None
 
 
-def record_id(file: File, offset: int, data: bytes) -> str:
-    """A record's id: it follows from where the record stands and what it holds, and from nothing else."""
-    place = f"{file.source}\0{file.path}\0{offset}\0".encode("utf-8", "surrogateescape")
-    return hashlib.sha256(place + hashlib.sha256(data).digest()).hexdigest()[:32]
-
-
-class Range(NamedTuple):
-    """Bytes of a record; `data` is None when they are more than the limit."""
-
-    offset: int
-    length: int
-    data: bytes | None
-
-
-def _ranges(file: File, stream: Decoded, fields: Fields, limit: int) -> Iterator[Record]:
-    ranges = _lines(stream, limit) if file.format == "jsonl" else _whole(stream, limit)
-    read = _READERS.get(file.format, _read_unknown)
-    for found in ranges:
-        blank = Record(found.offset, found.length, record_id(file, found.offset, found.data or b""))
-        try:
-            if found.data is None:
-                raise BadRecordError(
-                    "record.too_long", f"{found.length} bytes, more than max_record_bytes {limit}"
-                )
-            data = found.data.removeprefix(BOM) if found.offset == 0 else found.data
-            record = replace(blank, **read(data, fields))
-            _check_unicode(record)
-            yield record
-        except BadRecordError as bad:
-            yield replace(blank, rule=bad.rule, detail=bad.detail)
-
-
-def _lines(stream: Decoded, limit: int) -> Iterator[Range]:
-    """Lines with their line ends; blank ones go with the next line, at the end with the last one."""
-    offset, length = 0, 0
-    parts: list[bytes] = []
-    last: Range | None = None
-    for block in stream:
-        start = 0
-        while start < len(block):
-            end = block.find(b"\n", start) + 1
-            piece = block[start : end or None]
-            start += len(piece)
-            length += len(piece)
-            parts = [*parts, piece] if length <= limit else []
-            if not end or (parts and not b"".join(parts).strip()):
-                continue
-            if last:
-                yield last
-            last = Range(offset, length, b"".join(parts) if parts else None)
-            offset, length, parts = offset + length, 0, []
-    blank = bool(parts) and not b"".join(parts).strip()
-    if last and blank and not stream.error:
-        last = last._replace(length=last.length + length)
-        length = 0
-    if last:
-        yield last
-    if length and not stream.error:  # else the caller quarantines it with the error
-        yield Range(offset, length, b"".join(parts) if parts else None)
-
-
-def _whole(stream: Decoded, limit: int) -> Iterator[Range]:
-    """The whole file as one range; none when it is empty or broken."""
-    parts: list[bytes] = []
-    for block in stream:
-        parts = [*parts, block] if stream.count <= limit else []
-    if stream.count and not stream.error:
-        yield Range(0, stream.count, b"".join(parts) if parts else None)
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRecordError(
-            "encoding", f"byte 0x{data[error.start]:02x} at {error.start} of the record is not UTF-8"
-        ) from None
-
-
-def _check_unicode(record: Record) -> None:
-    for value in (record.text, record.url, record.external_id):
-        try:
-            (value or "").encode()
-        except UnicodeEncodeError as error:
-            raise BadRecordError(
-                "unicode.surrogate", f"lone surrogate U+{ord(error.object[error.start]):04X} at {error.start}"
-            ) from None
-
-
-def _read_jsonl(data: bytes, fields: Fields) -> dict[str, Any]:
-    text = _text(data)
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadRecordError("jsonl.syntax", str(error)) from None
-    if not isinstance(row, dict):
-        raise BadRecordError("jsonl.type", f"found {_kind(row)}, expected an object")
-    if not isinstance(row.get(fields.text), str):
-        found = _kind(row[fields.text]) if fields.text in row else "nothing"
-        raise BadRecordError("jsonl.text", f"field {fields.text!r} holds {found}, expected a string")
-    return {
-        "text": row[fields.text],
-        "url": _optional(row.get(fields.url)),
-        "external_id": _optional(row.get(fields.id)),
+def _documents(stored: Stored, events: framing.Events, fields: Fields, limit: int) -> Read:
+    kind = stored.file.format
+    if kind in _DELIMITERS:
+        sample = head(stored, codec_of(stored), delimited.HEAD)
+        return delimited.rows(events, sample, _DELIMITERS[kind], fields, limit)
+    parsers: dict[str, Callable[[bytes], Document]] = {
+        "jsonl": partial(jsonl, fields=fields, encoding=marked_encoding(stored) if kind == "jsonl" else ""),
+        "warc": partial(webarchive.document, limit=limit),
+        "text": documents.text,
+        "markdown": documents.markdown,
+        "html": documents.html,
+        "metadata": documents.package_metadata,
+        "python": documents.python,
     }
+    return parsed(ranges(stored, events, limit), parsers.get(kind, documents.unknown), limit)
 
 
-def _optional(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
-def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
-        type(value), "a number"
-    )
+class _Ledger:
+    """Passes on what was decoded, up to the cap, and checks that the ranges made of it cover it."""
 
+    def __init__(self, split: Split, events: framing.Events, cap: int) -> None:
+        self.file, self.events, self.cap = split.file, events, cap
+        self.first = split.start.offset if split.start else 0
+        self.decoded = self.covered = self.ranges = 0
+        self._begins: deque[tuple[int | None, int]] = deque()  # (member, decoded bytes before its first)
 
-def _read_text(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    return {"text": _text(data)}
+    def __iter__(self) -> Iterator[Chunk | Gap]:
+        for event in self.events:
+            if not self._begins or self._begins[-1][0] != event.place.member:
+                self._begins.append((event.place.member, self.decoded - event.place.offset))
+            size = event.length if isinstance(event, Gap) else len(event.data)
+            room = self.cap - self.decoded
+            if size > room:
+                yield from self._cut(event, room)
+                return
+            self.decoded += size
+            yield event
 
+    def _cut(self, event: Chunk | Gap, room: int) -> Iterator[Chunk | Gap]:
+        if isinstance(event, Chunk) and room:
+            yield event._replace(data=event.data[:room])
+        # Of a file that is not compressed it is known how much lies beyond the cap.
+        end = event.place._replace(offset=event.place.offset + room)
+        rest = self.file.size - end.offset if end.member is None else 0
+        self.decoded += room + rest
+        detail = f"the file decodes to more than max_file_bytes {self.cap}"
+        yield Gap(end, rest, "file.too_long", detail)
 
-def _read_markdown(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    return {"text": _text(data), "media_type": "text/markdown"}
+    def cover(self, found: Range) -> None:
+        """A range that was made: it must begin where the one before it ended."""
+        while len(self._begins) > 1 and self._begins[0][0] != found.place.member:
+            self._begins.popleft()
+        begin = self._begins[0][1] + found.place.offset
+        assert begin == self.covered, f"{self.file.uri}: a range begins at {begin}, expected {self.covered}"
+        self.covered += found.length
+        self.ranges += 1
 
-
-def _read_html(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    try:
-        text = _text(data)
-    except BadRecordError:
-        declared = CHARSET.search(data[:4096])
-        try:
-            text = data.decode(declared.group(1).decode() if declared else "utf-8")
-        except (UnicodeDecodeError, LookupError) as error:
-            raise BadRecordError("encoding", f"not UTF-8, nor as the page declares: {error}") from None
-    return {"text": text, "media_type": "text/html"}
-
-
-def _read_metadata(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    """The description of a Python distribution: what follows the headers of its METADATA file."""
-    head, _, body = _text(data).partition("\n\n")
-    kind = "text/markdown" if "text/markdown" in head else "text/plain"
-    return {"text": body, "media_type": kind}
-
-
-def _read_python(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    """The docstrings of a module, its classes and functions, each after its name."""
-    try:
-        module = ast.parse(_text(data))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise BadRecordError("python.syntax", str(error)) from None
-    parts = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found = ast.get_docstring(node, clean=False)
-            if found and found.strip():
-                heading = [] if isinstance(node, ast.Module) else [node.name]
-                parts.append("\n".join([*heading, inspect.cleandoc(found)]))
-    return {"text": "\n\n".join(parts)}
-
-
-def _read_unknown(data: bytes, fields: Fields) -> dict[str, Any]:  # noqa: ARG001
-    raise BadRecordError("file.format", "no reader goes with the file's suffix; name a format for the source")
-
-
-_READERS: dict[str, Callable[[bytes, Fields], dict[str, Any]]] = {
-    "jsonl": _read_jsonl,
-    "text": _read_text,
-    "markdown": _read_markdown,
-    "html": _read_html,
-    "metadata": _read_metadata,
-    "python": _read_python,
-}
+    def close(self) -> None:
+        """The file's end: all that was decoded must be covered."""
+        uri = self.file.uri
+        assert self.covered == self.decoded, f"{uri}: {self.covered} bytes in records, {self.decoded} decoded"
+        size = self.file.size - self.first
+        assert self.file.compression or self.covered == size, f"{uri}: {self.covered} bytes read of {size}"

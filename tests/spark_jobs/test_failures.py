@@ -9,23 +9,11 @@ import pytest
 from bloomery.artifacts.canonical import sha256
 from bloomery.config.corpus import TokenizerConfig
 from bloomery.config.sources import IngestConfig
-from spark_jobs.engine import JobError
 from spark_jobs.ingest import _check_cover
 from spark_jobs.readers.listing import File
 from spark_jobs.tables import BalanceError, check_balance
 from spark_jobs.tokenizer import SEPARATOR, TokenizerError, load, train
 from tests.spark_jobs.corpus import prose
-
-
-def test_a_file_that_vanishes_after_the_snapshot_fails_ingest_by_name(pipeline, monkeypatch):
-    (pipeline.corpus / "a.txt").write_text(prose(1))
-    pipeline.run()
-    kept = pipeline.outcomes["snapshot"]
-    (pipeline.corpus / "a.txt").unlink()
-    monkeypatch.setattr("tests.spark_jobs.conftest.take", lambda *args: kept)
-    with pytest.raises(JobError, match=r"a\.txt cannot be read: No such file"):
-        pipeline.run("ingest")
-    assert list(pipeline.store.keys("actions/")) == [f"actions/{kept.manifest.spec.key}"]
 
 
 def test_a_corpus_without_a_survivor_is_told_by_the_tokenizer(pipeline):
@@ -67,15 +55,16 @@ def test_lost_rows_and_uncovered_bytes_fail():
     check_balance("clean", 3, 3)
     with pytest.raises(BalanceError, match="clean read 3 rows and wrote 2"):
         check_balance("clean", 3, 2)
-    file = File("s", "a.txt", "/x/a.txt", 10, "1", "text")
-    _check_cover([file], {("s", "a.txt"): 10})
-    for covered in ({}, {("s", "a.txt"): 9}, {("s", "a.txt"): 11}):
+    file, name = File("s", "a.txt", "/x/a.txt", 10, "1", "text"), ("s", "a.txt")
+    _check_cover([file], {name: 10}, ())
+    for covered in ({}, {name: 9}, {name: 11}):
         with pytest.raises(BalanceError, match=r"/x/a\.txt"):
-            _check_cover([file], covered)
-    _check_cover([file._replace(path="a.txt.gz")], {("s", "a.txt.gz"): 99})
-    _check_cover([file._replace(size=0)], {})
-    with pytest.raises(BalanceError):
-        _check_cover([file._replace(path="a.txt.gz")], {})
+            _check_cover([file], covered, ())
+    _check_cover([file], {name: 0}, {name})
+    _check_cover([file._replace(path="a.txt.gz")], {("s", "a.txt.gz"): 99}, ())
+    for missing in (file._replace(size=0), file._replace(path="a.txt.gz"), file._replace(format="parquet")):
+        with pytest.raises(BalanceError, match=r"/x/a\.txt"):
+            _check_cover([missing], {}, ())
 
 
 def test_limits_enter_the_key():

@@ -1,0 +1,158 @@
+"""Parquet: a record a row. Its bytes are no text: a place here is a row's number, and a length counts rows.
+
+A row group that is broken is quarantined as a whole, and the groups around it are read. Without a footer
+nothing says where a group begins: then the file is quarantined, and its rows are not known.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from spark_jobs.readers.compression import Place
+from spark_jobs.readers.fields import BadRecordError, Document, Fields, Read, mapped, too_long
+from spark_jobs.readers.framing import Range
+from spark_jobs.readers.storage import ReadError, Seekable, Stored
+
+ROWS = 256
+"""Rows taken at once: their texts are held together."""
+
+
+def rows(stored: Stored, fields: Fields, limit: int, start: int, stop: int | None) -> Read:
+    """The rows from number `start` to `stop`, which begin row groups, each with its document."""
+    import pyarrow as pa
+
+    try:
+        file = _opened(stored)
+    except ReadError as error:
+        yield Range(Place(None, 0), 0, None, error.rule, error.detail), None
+        return
+    except (pa.ArrowException, OSError, ValueError) as error:
+        detail = (
+            f"broken parquet: {_first_line(error)}: stored bytes 0..{stored.size}, their rows are not known"
+        )
+        yield Range(Place(None, 0), 0, None, "file.broken", detail), None
+        return
+    if not file.metadata.num_rows:
+        yield Range(Place(None, 0), 0, None, "file.empty", "no rows"), None
+    constants: dict[str, Any] = json.loads(stored.file.columns or "{}")
+    for group, first, count in groups(file):
+        if start <= first and (stop is None or first < stop):
+            whole = Range(Place(None, first), count)
+            for place, row in _group(stored, file, group, whole):
+                yield (place, None) if row is None else _document(place, row | constants, fields, limit)
+
+
+def groups(file: Any) -> Iterator[tuple[int, int, int]]:
+    """(number, first row, rows) of each row group."""
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        yield group, first, count
+        first += count
+
+
+def group_at(stored: Stored, begin: int, end: int) -> int | None:
+    """First row of the first row group whose bytes begin in [begin, end); none when there is none."""
+    import pyarrow as pa
+
+    try:
+        file = _opened(stored)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    for group, first, _ in groups(file):
+        column = file.metadata.row_group(group).column(0)
+        if begin <= (column.dictionary_page_offset or column.data_page_offset) < end:
+            return first
+    return None
+
+
+def _opened(stored: Stored) -> Any:
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(
+        Seekable(stored), buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True
+    )
+
+
+def _group(
+    stored: Stored, file: Any, group: int, whole: Range
+) -> Iterator[tuple[Range, dict[str, Any] | None]]:
+    import pyarrow as pa
+
+    read = 0
+    try:
+        for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
+            for row in _rows(batch):
+                yield Range(Place(None, whole.place.offset + read), 1), row
+                read += 1
+    except ReadError as error:
+        rule, detail = error.rule, error.detail
+    except (pa.ArrowException, OSError, ValueError) as error:
+        stored.check_unchanged()
+        rule, detail = "file.broken", f"broken parquet: row group {group}: {_first_line(error)}"
+    else:
+        rule, detail = (
+            "file.broken",
+            f"broken parquet: row group {group} holds fewer rows than its footer says",
+        )
+    if read < whole.length:
+        rest = whole.place._replace(offset=whole.place.offset + read)
+        yield Range(rest, whole.length - read, None, rule, detail), None
+
+
+def _document(place: Range, row: dict[str, Any], fields: Fields, limit: int) -> tuple[Range, Document | None]:
+    bad = next((value for value in row.values() if isinstance(value, BadRecordError)), None)
+    text = row.get(fields.text)
+    if isinstance(text, str) and 4 * len(text) > limit and (size := len(text.encode())) > limit:
+        return too_long(place._replace(length=size), limit)._replace(length=place.length), None
+    try:
+        if bad:
+            raise bad
+        found = mapped({name: _plain(value) for name, value in row.items()}, fields, "parquet")
+    except BadRecordError as error:
+        return place._replace(rule=error.rule, detail=error.detail), None
+    held = hashlib.sha256(found.text.encode()).digest() + repr(found[1:]).encode()
+    return place._replace(data=held), found
+
+
+def _rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """Rows as Python values, with an error in place of a string that is not UTF-8: Arrow does not look."""
+    for at in range(batch.num_rows):
+        yield {
+            name: _value(column, at) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+
+
+def _value(column: Any, at: int) -> Any:
+    try:
+        return column[at].as_py()
+    except UnicodeDecodeError as error:
+        return BadRecordError("encoding", f"byte {error.start} of a string is not UTF-8")
+
+
+def _plain(value: Any) -> Any:
+    """A value of Arrow as one of JSON."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta | decimal.Decimal):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
