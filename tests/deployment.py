@@ -149,7 +149,7 @@ def write_config(path: Path, corpus: Path, name: str = "browser", **changes: Any
             "snapshot": {"sources": [{"name": "made", "uri": str(corpus)}]},
             "tokenizer": {"vocab_size": 512},
             "dedup": {"held_out": 0.1},
-            "clean": {"languages": []},
+            "clean": {"languages": [], "chain": ["document", "gopher"]},
         },
         "train": {
             "model": {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn_width": 128},

@@ -15,7 +15,7 @@ STAGES: dict[str, Stage] = {
 }
 
 DATA_STAGES = (
-    *("snapshot", "ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger"),
+    *("snapshot", "ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger"),
     *("corpus_gate", "tokenizer", "shard", "shard_gate"),
 )
 """The stages of the DAG `corpus`, in its order."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from bloomery.config.base import Config
-from bloomery.config.cleaning import CleanConfig
+from bloomery.config.cleaning import CleanConfig, MeasureConfig
 from bloomery.config.sources import IngestConfig, SnapshotConfig
 
 
@@ -103,7 +103,8 @@ class CorpusConfig(Config):
 
     snapshot: SnapshotConfig = Field(description="where documents come from")
     ingest: IngestConfig = Field(IngestConfig(), description="how files become records")
-    clean: CleanConfig = Field(CleanConfig(), description="extraction, repair, quality rules")
+    measure: MeasureConfig = Field(MeasureConfig(), description="extraction, repair, what is measured")
+    clean: CleanConfig = Field(CleanConfig(), description="bounds that judge what was measured")
     minhash: MinHashConfig = Field(MinHashConfig(), description="signatures of near duplicates")
     dedup: DedupConfig = Field(DedupConfig(), description="deduplication and the held-out split")
     decontaminate: DecontaminateConfig = Field(

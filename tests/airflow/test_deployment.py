@@ -163,7 +163,7 @@ def test_stopping_a_run_ends_the_query_on_the_engine(deployment, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", documents=4000, seed=4)
     config = write_config(tmp_path / "queried.yaml", corpus, "queried")
     run = deployment.client.trigger("corpus", {"config": str(config), "until": "corpus"})
-    until("clean runs", lambda: (t := deployment.task("corpus", run, "clean")) and t.state == "running")
+    until("measure runs", lambda: (t := deployment.task("corpus", run, "measure")) and t.state == "running")
     deployment.client.call("PATCH", f"dags/corpus/dagRuns/{run}", json={"state": "failed"})
     workers = lambda: [t for t in deployment.client.tasks("corpus", run) if t.state == "running"]  # noqa: E731
     until("nothing of it runs", lambda: not workers(), timeout=30)
@@ -173,7 +173,7 @@ def test_stopping_a_run_ends_the_query_on_the_engine(deployment, tmp_path):
         json={
             "dry_run": False,
             "dag_run_id": run,
-            "task_ids": ["clean"],
+            "task_ids": ["measure"],
             "include_downstream": True,
             "only_failed": False,
             "reset_dag_runs": True,

@@ -17,7 +17,7 @@ from spark_jobs.snapshot import take
 from tests.spark_jobs.corpus import CONFIGS, snapshot_config, write_corpus
 
 ORDER = (
-    *("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate"),
+    *("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate"),
     *("ledger", "tokenizer", "shard"),
 )
 GATES = {"corpus_gate": CorpusGateConfig(), "shard_gate": ShardGateConfig()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zstandard
 
-from bloomery.config.cleaning import CleanConfig
+from bloomery.config.cleaning import CleanConfig, MeasureConfig
 from bloomery.config.corpus import (
     DecontaminateConfig,
     DedupConfig,
@@ -46,7 +46,9 @@ ENDS = [
 
 CONFIGS = {
     "ingest": IngestConfig(max_record_bytes=20_000),
-    "clean": CleanConfig(),
+    "measure": MeasureConfig(),
+    # The texts are made of few phrases, which Gopher's repetition rules would see.
+    "clean": CleanConfig(chain=("document", "language", "gopher")),
     "signatures": MinHashConfig(),
     "pairs": MinHashConfig(),
     "dedup": DedupConfig(held_out=0.2),

@@ -19,7 +19,9 @@ from tests.spark_jobs.corpus import prose
 def test_a_corpus_without_a_survivor_is_told_by_the_tokenizer(pipeline):
     (pipeline.corpus / "a.jsonl").write_text('{"text": "Far too short."}\n')
     with pytest.raises(TokenizerError, match="no training document survived"):
-        pipeline.run("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "tokenizer")
+        pipeline.run(
+            "ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "tokenizer"
+        )
     assert pipeline.outcomes["dedup"].manifest.outputs["documents"].rows == 0
 
 

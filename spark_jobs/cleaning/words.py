@@ -1,0 +1,202 @@
+"""Words of a text as columns of numbers, so that rules are arithmetic on arrays.
+
+    "The cat sat."  --split-->  chunks  --tokenizer, memoised per chunk-->  words
+                                                             lengths  [3, 3, 3, 1]
+                                                             flags    [ALPHA | THE, ALPHA, ALPHA, SYMBOLS]
+                                                             hashes   one uint64 a word, of its characters
+                                                             powers   BASE ** length, to join hashes with
+
+White space separates chunks; a tokenizer divides a chunk into words by that chunk alone, so each distinct
+chunk is divided once in a worker. The columns hold values, not numbers of a vocabulary: the memo may be
+emptied at any time, and a long text is read in windows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+"""The eight of Gopher (arXiv:2112.11446, A.1.1); each has a bit of its own."""
+ALPHA, SYMBOLS = 1 << 8, 1 << 9
+"""Flags of a word: has a letter; is made of symbols alone. The bits below are those of STOP_WORDS."""
+
+WINDOW = 1 << 20
+"""Characters of a text whose chunks are held at a time."""
+MEMO = 1 << 19
+"""Distinct chunks that a memo holds before it is emptied: about 80 MB."""
+LINE = "\0"
+"""Stands between lines where they are read as one text, which holds none: no word, and no sentence's end."""
+BASE = 0x9E3779B97F4A7C15
+"""Odd multiplier of the polynomial hash modulo 2 ** 64."""
+INVERSE = pow(BASE, -1, 1 << 64)
+
+Column = npt.NDArray[Any]
+Unsigned = npt.NDArray[np.uint64]
+_KINDS = (np.int32, np.uint16, np.uint64, np.uint64)
+
+
+class Words(NamedTuple):
+    """The words of a text, in order; each column has one entry a word."""
+
+    lengths: Column
+    """Characters; int32."""
+    flags: Column
+    """uint16."""
+    hashes: Column
+    """uint64, polynomial of the characters: hash(ab) = hash(a) * powers(b) + hash(b)."""
+    powers: Column
+    """uint64."""
+
+
+Divide = Callable[[list[str]], Iterable[list[str]]]
+"""Divides chunks into words."""
+Flag = Callable[[str], int]
+"""Flags of a word."""
+Mark = Callable[[str], str]
+"""What a word means to sentences: O begins one where a T before it ended one, others have no mark."""
+
+
+class Lexicon:
+    """The columns of texts' words, by a memo of each chunk's words."""
+
+    def __init__(self, divide: Divide, flag: Flag, mark: Mark) -> None:
+        self._divide, self._flag, self._mark = divide, flag, mark
+        self._empty()
+
+    def words(self, text: str) -> Words:
+        """The words of a text."""
+        parts = [self._columns(window.split()) for window in windows(text)]
+        return parts[0] if len(parts) == 1 else Words(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def count(self, text: str) -> int:
+        """Number of words of a text."""
+        return sum(self._count(window.split()) for window in windows(text))
+
+    def sentences(self, lines: list[str]) -> int:
+        """Number of sentences of lines; each has one or more."""
+        text = f" {LINE} ".join(lines)
+        chunks = text.split()
+        if " ".join(chunks) != text:
+            # White space that is more than a blank is a word to some tokenizers, between two sentences.
+            chunks = [span for span in _SPANS.findall(text) if span != " "]
+        self._learn([chunk for chunk in chunks if not chunk.isspace()])
+        self._marks |= {span: self._mark(span) for span in set(chunks).difference(self._marks)}
+        return len(lines) + "".join(map(self._marks.__getitem__, chunks)).count("TO")
+
+    def _count(self, chunks: list[str]) -> int:
+        self._learn(chunks)
+        return sum(map(len, map(self._chunks.__getitem__, chunks)))
+
+    def _empty(self) -> None:
+        self._chunks: dict[str, tuple[int, ...]] = {LINE: ()}
+        self._marks = {LINE: LINE}
+        self._numbers: dict[str, int] = {}
+        self._table = Words(*(np.empty(1024, kind) for kind in _KINDS))
+        """The columns of every word of the memo, by its number; longer than needed, doubled when full."""
+
+    def _columns(self, chunks: list[str]) -> Words:
+        self._learn(chunks)
+        numbers = np.fromiter(chain.from_iterable(map(self._chunks.__getitem__, chunks)), np.int32)
+        return Words(*(column[numbers] for column in self._table))
+
+    def _learn(self, chunks: list[str]) -> None:
+        new = set(chunks).difference(self._chunks)
+        if not new:
+            return
+        if len(self._chunks) + len(new) > MEMO:
+            self._empty()
+            new = set(chunks).difference(self._chunks)
+        words: list[str] = []
+        for chunk, found in zip(new, self._divide(list(new)), strict=True):
+            words += (word for word in dict.fromkeys(found) if word not in self._numbers)
+            self._chunks[chunk] = tuple(map(self._number, found))
+            self._marks[chunk] = "".join(map(self._mark, found))
+        if words:
+            self._extend(words)
+
+    def _number(self, word: str) -> int:
+        return self._numbers.setdefault(word, len(self._numbers))
+
+    def _extend(self, words: list[str]) -> None:
+        """Fills in the columns of the newest words."""
+        stop = len(self._numbers)
+        if stop > len(self._table.lengths):
+            size = max(stop, 2 * len(self._table.lengths))
+            self._table = Words(*(np.resize(column, size) for column in self._table))
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        flags = np.fromiter(map(self._flag, words), np.uint16, len(words))
+        values: tuple[Column, ...] = (lengths, flags, *polynomials(words, lengths))
+        for column, new in zip(self._table, values, strict=True):
+            column[stop - len(words) : stop] = new
+
+
+def polynomials(words: list[str], lengths: npt.NDArray[np.int64]) -> tuple[Unsigned, Unsigned]:
+    """Hash of each word's characters c, the sum of c[i] * BASE ** (length - 1 - i), and BASE ** length.
+
+    All at once: BASE is odd and has an inverse modulo 2 ** 64, so that prefix sums of c[j] / BASE ** j hold
+    the sum of any range.
+    """
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
+    powers, inverses = (_powers(base, len(codes) + 1) for base in (BASE, INVERSE))
+    sums = np.zeros(len(codes) + 1, np.uint64)
+    np.cumsum(codes * inverses[:-1], out=sums[1:])
+    stops = np.cumsum(lengths)
+    return (sums[stops] - sums[stops - lengths]) * powers[stops - 1], powers[lengths]
+
+
+def _powers(base: int, count: int) -> Unsigned:
+    """base ** 0, base ** 1, ... modulo 2 ** 64."""
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors)
+
+
+def windows(text: str) -> Iterator[str]:
+    """The text in pieces of about WINDOW characters, cut where white space stands."""
+    if len(text) <= WINDOW:
+        yield text
+        return
+    start = 0
+    while start < len(text):
+        space = _SPACE.search(text, start + WINDOW)
+        stop = space.start() if space else len(text)
+        yield text[start:stop]
+        start = stop
+
+
+def stop_word(word: str) -> int:
+    """The bit of a stop word, 0 of another."""
+    return _STOP_BITS.get(word, 0)
+
+
+@cache
+def white_space() -> Lexicon:
+    """Words are what white space separates: the profile `paper`."""
+    return Lexicon(lambda chunks: [[chunk] for chunk in chunks], _flags, _marks)
+
+
+def _flags(word: str) -> int:
+    letters = _LETTER.search(word) is not None
+    symbols = not letters and _DIGIT.search(word) is None
+    return stop_word(word.lower()) | ALPHA * letters | SYMBOLS * symbols
+
+
+def _marks(word: str) -> str:
+    """A word ends a sentence by its last character, quotes and brackets apart; one of symbols begins none."""
+    return "O" * (_WORD.search(word) is not None) + "T" * (_SENTENCE_END.search(word) is not None)
+
+
+_SPACE = re.compile(r"\s")
+_SPANS = re.compile(r"\s+|\S+")
+_LETTER = re.compile(r"[^\W\d_]")
+_DIGIT = re.compile(r"\d")
+_WORD = re.compile(r"[^\W_]")
+_SENTENCE_END = re.compile(r"[.?!。？！][\"'”’)\]]*$")
+_STOP_BITS = {word: 1 << bit for bit, word in enumerate(STOP_WORDS)}
