@@ -29,9 +29,12 @@ def bad_words(lower: str, listed: PinnedFile) -> int:
 
 
 def blocked(url: str, listed: PinnedFile) -> bool:
-    """Whether the list blocks a URL."""
+    """Whether the list blocks a URL; what is none is not blocked."""
     hosts, prefixes = _urls(listed)
-    parts = urlsplit(url if "://" in url else f"//{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+    except ValueError:
+        return False
     labels = (parts.hostname or "").split(".")
     if any(".".join(labels[start:]) in hosts for start in range(len(labels))):
         return True

@@ -17,6 +17,8 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from bloomery.config.cleaning import Classifier
 from spark_jobs.cleaning.ngrams import WORD_BASE
@@ -53,7 +55,7 @@ def _load(classifier: Classifier) -> Callable[[str], float]:
     data = read_pinned(classifier.file)
     try:
         weights, bias, ngrams = _linear(data)
-    except (KeyError, ValueError, struct.error) as error:
+    except (KeyError, ValueError, SafetensorError) as error:
         raise PinnedFileError(
             f"{classifier.file.path}: no linear classifier: {error}",
             "save weights [2 ** k] and bias [1], float32, with metadata ngrams, as safetensors",
@@ -67,8 +69,6 @@ def _load(classifier: Classifier) -> Callable[[str], float]:
 
 
 def _linear(data: bytes) -> tuple[npt.NDArray[np.float64], float, int]:
-    from safetensors.numpy import load
-
     tensors = load(data)
     (size,) = struct.unpack_from("<Q", data)
     ngrams = int(json.loads(data[8 : 8 + size])["__metadata__"]["ngrams"])

@@ -90,6 +90,8 @@ def _declared(metadata: str | None, opt_outs: tuple[OptOut, ...]) -> int:
 
 
 def _says(value: Any, wanted: tuple[str, ...]) -> bool:
+    if value is None:
+        return False
     listed = value if isinstance(value, list) else str(value).replace(",", " ").replace(";", " ").split()
     return not {str(item).lower() for item in listed}.isdisjoint(word.lower() for word in wanted)
 
