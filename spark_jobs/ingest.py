@@ -129,9 +129,18 @@ def _read(fields: dict[str, Fields], config: IngestConfig, batches: Iterator[Any
                 rows.append(_row(split.file, record))
                 size += len(record.document.text) if record.document else 0
                 if size > BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                    yield record_batch(rows, SCHEMA)
+                    yield _batch(rows)
                     rows, size = [], 0
-    yield record_batch(rows, SCHEMA)
+    yield _batch(rows)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> Any:
+    """The rows as a batch; a text goes through binary, or Arrow would make a string of it, to check it."""
+    import pyarrow as pa
+
+    batch = record_batch(rows, SCHEMA.replace("text string", "text binary"))
+    at = batch.schema.get_field_index("text")
+    return batch.set_column(at, "text", batch.column(at).cast(pa.string()))
 
 
 NOTHING = (None,) * len(Document._fields)

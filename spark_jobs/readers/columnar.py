@@ -13,10 +13,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_jobs.readers.compression import Place
-from spark_jobs.readers.fields import BadRecordError, Document, Fields, Read, mapped, too_long
+from spark_jobs.readers.encoding import is_utf8
+from spark_jobs.readers.fields import BadRecordError, Document, Fields, Read, mapped, no_text, too_long
 from spark_jobs.readers.framing import Range
 from spark_jobs.readers.storage import ReadError, Seekable, Stored
 
@@ -45,8 +46,8 @@ def rows(stored: Stored, fields: Fields, limit: int, start: int, stop: int | Non
     for group, first, count in groups(file):
         if start <= first and (stop is None or first < stop):
             whole = Range(Place(None, first), count)
-            for place, row in _group(stored, file, group, whole):
-                yield (place, None) if row is None else _document(place, row | constants, fields, limit)
+            for place, row in _group(stored, file, group, whole, fields):
+                yield (place, None) if row is None else _document(place, row, constants, fields, limit)
 
 
 def groups(file: Any) -> Iterator[tuple[int, int, int]]:
@@ -81,53 +82,56 @@ def _opened(stored: Stored) -> Any:
     )
 
 
+class _Row(NamedTuple):
+    text: bytes | BadRecordError
+    """Bytes of a string that is not checked to be UTF-8, or why there is none."""
+    others: dict[str, Any]
+    """The other columns, with an error in place of a string that is not UTF-8."""
+
+
 def _group(
-    stored: Stored, file: Any, group: int, whole: Range
-) -> Iterator[tuple[Range, dict[str, Any] | None]]:
+    stored: Stored, file: Any, group: int, whole: Range, fields: Fields
+) -> Iterator[tuple[Range, _Row | None]]:
     import pyarrow as pa
 
     read = 0
     try:
         for batch in file.iter_batches(batch_size=ROWS, row_groups=[group]):
-            for row in _rows(batch):
+            for row in _rows(batch, fields):
                 yield Range(Place(None, whole.place.offset + read), 1), row
                 read += 1
+        rule, detail = "file.broken", "it holds fewer rows than its footer says"
     except ReadError as error:
         rule, detail = error.rule, error.detail
     except (pa.ArrowException, OSError, ValueError) as error:
         stored.check_unchanged()
-        rule, detail = "file.broken", f"broken parquet: row group {group}: {_first_line(error)}"
-    else:
-        rule, detail = (
-            "file.broken",
-            f"broken parquet: row group {group} holds fewer rows than its footer says",
-        )
+        rule, detail = "file.broken", _first_line(error)
     if read < whole.length:
-        rest = whole.place._replace(offset=whole.place.offset + read)
-        yield Range(rest, whole.length - read, None, rule, detail), None
+        rest = Place(None, whole.place.offset + read)
+        yield Range(rest, whole.length - read, None, rule, f"parquet row group {group}: {detail}"), None
 
 
-def _document(place: Range, row: dict[str, Any], fields: Fields, limit: int) -> tuple[Range, Document | None]:
-    bad = next((value for value in row.values() if isinstance(value, BadRecordError)), None)
-    text = row.get(fields.text)
-    if isinstance(text, str) and 4 * len(text) > limit and (size := len(text.encode())) > limit:
-        return too_long(place._replace(length=size), limit)._replace(length=place.length), None
-    try:
-        if bad:
-            raise bad
-        found = mapped({name: _plain(value) for name, value in row.items()}, fields, "parquet")
-    except BadRecordError as error:
-        return place._replace(rule=error.rule, detail=error.detail), None
-    held = hashlib.sha256(found.text.encode()).digest() + repr(found[1:]).encode()
-    return place._replace(data=held), found
+def _rows(batch: Any, fields: Fields) -> Iterator[_Row]:
+    import pyarrow as pa
 
-
-def _rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Rows as Python values, with an error in place of a string that is not UTF-8: Arrow does not look."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    texts = columns.pop(fields.text, None)
+    strings = texts is not None and _is_string(texts.type)
+    if strings and not pa.types.is_string(texts.type):
+        texts = texts.cast(pa.large_string()).cast(pa.large_binary())
+    elif strings:
+        texts = texts.cast(pa.binary())
     for at in range(batch.num_rows):
-        yield {
-            name: _value(column, at) for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
+        found = [_value(texts, at)] if texts is not None else []
+        text = found[0] if strings and found[0] is not None else no_text("parquet", fields, *found)
+        yield _Row(text, {name: _value(column, at) for name, column in columns.items()})
+
+
+def _is_string(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _value(column: Any, at: int) -> Any:
@@ -137,8 +141,30 @@ def _value(column: Any, at: int) -> Any:
         return BadRecordError("encoding", f"byte {error.start} of a string is not UTF-8")
 
 
+def _document(
+    place: Range, row: _Row, constants: dict[str, Any], fields: Fields, limit: int
+) -> tuple[Range, Document | None]:
+    try:
+        if isinstance(row.text, BadRecordError):
+            raise row.text
+        if len(row.text) > limit:
+            long = too_long(place._replace(length=len(row.text)), limit)
+            raise BadRecordError(long.rule, long.detail)
+        if not is_utf8(row.text):
+            raise BadRecordError("encoding", f"field {fields.text!r} is not UTF-8")
+        others = {name: _plain(value) for name, value in (row.others | constants).items()}
+        found = mapped(row.text, others, fields)
+    except BadRecordError as bad:
+        return place._replace(rule=bad.rule, detail=bad.detail), None
+    held = hashlib.sha256(found.text)
+    held.update(repr(found[1:]).encode())
+    return place._replace(data=held.digest()), found
+
+
 def _plain(value: Any) -> Any:
     """A value of Arrow as one of JSON."""
+    if isinstance(value, BadRecordError):
+        raise value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, float):

@@ -7,14 +7,14 @@ import inspect
 from email.parser import HeaderParser
 from typing import Any
 
-from spark_jobs.readers.encoding import NotTextError, Text, decode
+from spark_jobs.readers.encoding import NotTextError, Text, decode, utf8
 from spark_jobs.readers.fields import BadRecordError, Document, metadata
 
 
 def text(data: bytes) -> Document:
     """Plain text."""
     found = decoded(data)
-    return Document(found.text, metadata=metadata(about(found)))
+    return Document(found.utf8, metadata=metadata(about(*found[1:])))
 
 
 def markdown(data: bytes) -> Document:
@@ -25,7 +25,7 @@ def markdown(data: bytes) -> Document:
 def html(data: bytes) -> Document:
     """A page, as it is: extraction is the work of a later stage."""
     found = decoded(data, markup=True)
-    return Document(found.text, metadata=metadata(about(found)), media_type="text/html")
+    return Document(found.utf8, metadata=metadata(about(*found[1:])), media_type="text/html")
 
 
 def package_metadata(data: bytes) -> Document:
@@ -33,8 +33,8 @@ def package_metadata(data: bytes) -> Document:
 
     Source: core metadata specification 2.4.
     """
-    head, _, body = decoded(data).text.replace("\r\n", "\n").partition("\n\n")
-    headers = HeaderParser().parsestr(head)
+    head, _, body = decoded(data).utf8.replace(b"\r\n", b"\n").partition(b"\n\n")
+    headers = HeaderParser().parsestr(head.decode())
     kind = "text/markdown" if "text/markdown" in headers.get("Description-Content-Type", "") else "text/plain"
     return Document(body, licence=headers.get("License-Expression"), media_type=kind)
 
@@ -52,12 +52,10 @@ def python(data: bytes) -> Document:
             if found and found.strip():
                 heading = [] if isinstance(node, ast.Module) else [node.name]
                 parts.append("\n".join([*heading, inspect.cleandoc(found)]))
-    joined = "\n\n".join(parts)
     try:
-        joined.encode()
+        return Document(utf8("\n\n".join(parts)))
     except UnicodeEncodeError:
         raise BadRecordError("unicode.surrogate", "a docstring holds a lone surrogate") from None
-    return Document(joined)
 
 
 def unknown(_: bytes) -> Document:
@@ -77,7 +75,7 @@ def decoded(data: bytes, declared: str | None = None, markup: bool = False) -> T
         raise BadRecordError("encoding", str(error)) from None
 
 
-def about(found: Text) -> dict[str, Any]:
+def about(encoding: str, replaced: int = 0) -> dict[str, Any]:
     """Metadata of how a text was decoded, where it was not plain UTF-8."""
-    said: dict[str, Any] = {} if found.encoding == "utf-8" else {"encoding": found.encoding}
-    return said | ({"replaced": found.replaced} if found.replaced else {})
+    said: dict[str, Any] = {} if encoding == "utf-8" else {"encoding": encoding}
+    return said | ({"replaced": replaced} if replaced else {})

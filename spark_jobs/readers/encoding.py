@@ -20,17 +20,23 @@ BOMS = (
 SAMPLE = 1 << 16
 ESCAPE = b"\x1b"
 """Begins the shifts of ISO-2022, which are ASCII and so would pass for UTF-8."""
+LEADS = bytes(range(0xC0, 0x100))
+CONTINUATIONS = bytes(range(0x80, 0xC0))
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
+
+
+SLICE = 1 << 20
+"""Of longer texts no more than this is a string at a time: one odd character makes it four bytes for each."""
 
 
 class Text(NamedTuple):
     """Decoded text."""
 
-    text: str
-    encoding: str
-    """Python's name of it."""
+    utf8: bytes
+    encoding: str = "utf-8"
+    """Python's name of what it was in."""
     replaced: int = 0
-    """Bytes or sequences that are none in the encoding, now U+FFFD each."""
+    """Bytes or sequences that are none in that encoding, now U+FFFD each."""
 
 
 class NotTextError(ValueError):
@@ -55,19 +61,62 @@ def decode(data: bytes, declared: str | None = None, markup: bool = False) -> Te
         return _replacing(data[marked[1] :], marked[0])
     unmarked = _utf16_without_mark(data)
     if not unmarked and (ESCAPE not in data or not (declared or markup)):
-        try:
-            return Text(data.decode("utf-8"), "utf-8")
-        except UnicodeDecodeError:
-            nearly = _replacing(data, "utf-8")
-            if _non_ascii(nearly.text) >= 3 * nearly.replaced:
-                return nearly
+        if is_utf8(data):
+            return Text(data)
+        if nearly := _nearly_utf8(data):
+            return nearly
     for encoding in (unmarked, *_declared(data, declared, markup)):
-        if encoding:
-            try:
-                return _checked(Text(data.decode(encoding), encoding))
-            except (UnicodeDecodeError, LookupError):
-                continue
+        if encoding and (found := _strictly(data, encoding)):
+            return _checked(found)
     return _checked(_detected(data))
+
+
+def utf8(text: str) -> bytes:
+    """A string as UTF-8; of a long one no second copy at four bytes a character is made.
+
+    Raises:
+        UnicodeEncodeError: lone surrogates.
+    """
+    if len(text) <= SLICE:
+        return text.encode()
+    encoded = bytearray()
+    for start in range(0, len(text), SLICE):
+        encoded += text[start : start + SLICE].encode()
+    return bytes(encoded)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether the bytes are UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(data), SLICE):
+            decoder.decode(data[start : start + SLICE], start + SLICE >= len(data))
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _nearly_utf8(data: bytes) -> Text | None:
+    """UTF-8 with broken sequences replaced, when there are three good ones or more for each of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    encoded = bytearray()
+    replaced = good = 0
+    for start in range(0, len(data), SLICE):
+        piece = decoder.decode(data[start : start + SLICE], start + SLICE >= len(data))
+        added = piece.encode()
+        encoded += added
+        replaced += piece.count("\ufffd")
+        good += len(added) - len(added.translate(None, LEADS)) - piece.count("\ufffd")
+        if good < 3 * replaced:
+            return None
+    return Text(bytes(encoded), "utf-8", replaced - data.count("\ufffd".encode()))
+
+
+def _strictly(data: bytes, encoding: str) -> Text | None:
+    try:
+        return Text(utf8(data.decode(encoding)), encoding)
+    except (UnicodeDecodeError, UnicodeEncodeError, LookupError):
+        return None
 
 
 def _declared(data: bytes, declared: str | None, markup: bool) -> tuple[str | None, ...]:
@@ -81,22 +130,15 @@ def _detected(data: bytes) -> Text:
     from resiliparse.parse.encoding import detect_encoding
 
     encoding = detect_encoding(data) or "cp1252"
-    try:
-        return Text(data.decode(encoding), encoding)
-    except UnicodeDecodeError:  # Windows-1252 has a character for nearly every byte, and is most frequent
-        return min((_replacing(data, name) for name in (encoding, "cp1252")), key=lambda text: text.replaced)
+    # Windows-1252 has a character for nearly every byte, and is most frequent.
+    return _strictly(data, encoding) or min(
+        (_replacing(data, name) for name in (encoding, "cp1252")), key=lambda text: text.replaced
+    )
 
 
 def _replacing(data: bytes, encoding: str) -> Text:
     text = data.decode(encoding, "replace")
-    replaced = text.count("\ufffd")
-    if replaced and encoding == "utf-8":
-        replaced -= data.count(b"\xef\xbf\xbd")  # those that stood there before
-    return Text(text, encoding, replaced)
-
-
-def _non_ascii(text: str) -> int:
-    return len(text) - len(text.encode("ascii", "ignore"))
+    return Text(utf8(text), encoding, text.count("\ufffd"))
 
 
 def _utf16_without_mark(data: bytes) -> str | None:
@@ -112,8 +154,8 @@ def _utf16_without_mark(data: bytes) -> str | None:
 
 
 def _checked(text: Text) -> Text:
-    sample = text.text[:SAMPLE].encode("latin-1", "replace")
-    controls = len(sample) - len(sample.translate(None, CONTROLS))
-    if controls > len(sample) / 10:
-        raise NotTextError(f"no text: {controls} control characters in the first {len(sample)}")
+    characters = text.utf8[:SAMPLE].translate(None, CONTINUATIONS)
+    controls = len(characters) - len(characters.translate(None, CONTROLS))
+    if controls > len(characters) / 10:
+        raise NotTextError(f"no text: {controls} control characters in the first {len(characters)}")
     return text

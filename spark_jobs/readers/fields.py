@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from spark_jobs.readers.encoding import utf8
 from spark_jobs.readers.framing import Range
 
 EXACT = 2.0**63
@@ -29,7 +31,8 @@ class Fields(NamedTuple):
 class Document(NamedTuple):
     """What a record holds."""
 
-    text: str
+    text: bytes
+    """UTF-8, as tables keep it: a long string takes up to four times as much."""
     url: str | None = None
     external_id: str | None = None
     date: str | None = None
@@ -48,20 +51,26 @@ class BadRecordError(Exception):
 
 
 Read = Iterator[tuple[Range, Document | None]]
+"""Ranges, of whose `data` only the SHA-256 is left, each with its document."""
 
 
 def parsed(ranges: Iterable[Range], parse: Callable[[bytes], Document], limit: int) -> Read:
-    """Each range with the document that `parse` makes of its bytes, or with the rule that it breaks."""
+    """Each range with the document that `parse` makes of its bytes, or with the rule that it breaks.
+
+    Of the bytes only the digest goes on, so that they are not held while the document is.
+    """
     for found in ranges:
-        if found.rule:
-            yield found, None
-        elif found.data is None:
-            yield too_long(found, limit), None
-        else:
+        document = None
+        if not found.rule and found.data is None:
+            found = too_long(found, limit)  # noqa: PLW2901
+        elif not found.rule and found.data is not None:
             try:
-                yield found, parse(found.data)
+                document = parse(found.data)
             except BadRecordError as bad:
-                yield found._replace(rule=bad.rule, detail=bad.detail), None
+                found = found._replace(rule=bad.rule, detail=bad.detail)  # noqa: PLW2901
+        if found.data is not None:
+            found = found._replace(data=hashlib.sha256(found.data).digest())  # noqa: PLW2901
+        yield found, document
 
 
 def too_long(found: Range, limit: int) -> Range:
@@ -71,20 +80,17 @@ def too_long(found: Range, limit: int) -> Range:
     )
 
 
-def mapped(row: dict[str, Any], fields: Fields, format_: str) -> Document:
-    """The document that a row holds.
-
-    Raises:
-        BadRecordError: `<format>.text`: no text; `unicode.surrogate`: half a character in a mapped field.
-    """
-    text = row.pop(fields.text, _ABSENT)
-    if type(text) is not str:
-        raise BadRecordError(
-            f"{format_}.text", f"field {fields.text!r} holds {_kind(text)}, expected a string"
-        )
+def mapped(text: bytes, others: dict[str, Any], fields: Fields) -> Document:
+    """The document of a text and of a row's other values."""
     names = (fields.url, fields.id, fields.date, fields.licence)
-    url, external_id, date, licence = (_optional(row.pop(name, None)) for name in names)
-    return Document(text, url, external_id, date, licence, metadata(row))
+    url, external_id, date, licence = (_optional(others.pop(name, None)) for name in names)
+    return Document(text, url, external_id, date, licence, metadata(others))
+
+
+def no_text(kind: str, fields: Fields, *found: Any) -> BadRecordError:
+    """Why a row of a format holds no text: nothing, or what was found."""
+    detail = f"field {fields.text!r} holds {_kind(*found) if found else 'nothing'}, expected a string"
+    return BadRecordError(f"{kind}.text", detail)
 
 
 def metadata(row: dict[str, Any]) -> str | None:
@@ -101,7 +107,8 @@ def jsonl(data: bytes, fields: Fields, encoding: str = "utf-8") -> Document:
     """The document that a line of JSON holds.
 
     Raises:
-        BadRecordError: `encoding`, `jsonl.syntax`, `jsonl.type`, and what `mapped` raises.
+        BadRecordError: `encoding`, `jsonl.syntax`, `jsonl.type`; `jsonl.text`: no text; `unicode.surrogate`:
+            half a character in a mapped field.
     """
     if encoding != "utf-8":
         data = _decoded(data, encoding).encode("utf-8", "surrogatepass")
@@ -115,8 +122,18 @@ def jsonl(data: bytes, fields: Fields, encoding: str = "utf-8") -> Document:
         row = _loads(data)
     if not isinstance(row, dict):
         raise BadRecordError("jsonl.type", f"found {_kind(row)}, expected an object")
-    document = mapped(row, fields, "jsonl")
-    return document if exact else _without_surrogates(document)
+    present = fields.text in row
+    text = row.pop(fields.text, None)
+    if type(text) is not str:
+        raise no_text("jsonl", fields, *([text] if present else []))
+    try:
+        document = mapped(utf8(text), row, fields)
+        for value in () if exact else document[1:5]:
+            utf8(value or "")
+    except UnicodeEncodeError as error:
+        detail = f"lone surrogate U+{ord(error.object[error.start]):04X} at {error.start}"
+        raise BadRecordError("unicode.surrogate", detail) from None
+    return document
 
 
 def _loads(data: bytes) -> Any:
@@ -153,30 +170,13 @@ def _inexact(value: Any) -> bool:
     return isinstance(value, dict) and any(map(_inexact, value.values()))
 
 
-def _without_surrogates(document: Document) -> Document:
-    for value in document[:5]:
-        try:
-            (value or "").encode()
-        except UnicodeEncodeError as error:
-            raise BadRecordError(
-                "unicode.surrogate", f"lone surrogate U+{ord(error.object[error.start]):04X} at {error.start}"
-            ) from None
-    return document
-
-
 def _optional(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-class _Absent:
-    """Of a field that a row does not have."""
-
-
-_ABSENT = _Absent()
 _KINDS: dict[type, str] = {
-    _Absent: "nothing",
     _Constant: "a number",
     dict: "an object",
     list: "a list",

@@ -55,25 +55,31 @@ def whole(events: Events, limit: int) -> Iterator[Range]:
             parts.clear()
     if first:
         complete = length <= limit and not rule
-        yield Range(first, length, b"".join(parts) if complete else None, rule, "; ".join(details))
+        yield Range(first, length, _joined(parts) if complete else None, rule, "; ".join(details))
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """The parts as one; the list lets go of them, for two copies of a long record are one too many."""
+    data = b"".join(parts)
+    parts.clear()
+    return data
 
 
 def lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterator[Range]:
     """A line that holds something, with the blank ones after it; blank ones at the start by themselves."""
-    last: Range | None = None
+    waiting: list[Range] = []  # the line before, until it is known whether a blank one follows
     spaces = BLANK[len(newline)]
     for line in physical_lines(events, limit, newline):
         blank = not line.rule and line.data is not None and not line.data.strip(spaces)
-        if blank and not last:
-            last = line._replace(data=None, rule="jsonl.blank", detail="blank lines")
-        elif blank and last and (last.rule == "jsonl.blank" or not last.rule):
-            last = last._replace(length=last.length + line.length)
+        if blank and not waiting:
+            waiting.append(line._replace(data=None, rule="jsonl.blank", detail="blank lines"))
+        elif blank and waiting[0].rule in {"", "jsonl.blank"}:
+            waiting[0] = waiting[0]._replace(length=waiting[0].length + line.length)
         else:
-            if last:
-                yield last
-            last = line
-    if last:
-        yield last
+            if waiting:
+                yield waiting.pop()
+            waiting.append(line)
+    yield from waiting
 
 
 def physical_lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterator[Range]:
@@ -85,26 +91,28 @@ def physical_lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterat
     for event in events if width == 1 else _even(events):
         if isinstance(event, Gap):
             yield Range(begin or event.place, length + event.length, None, event.rule, event.detail)
-            begin, parts, length = None, [], 0
+            begin, length = None, 0
+            parts.clear()
             continue
-        data, start = event.data, 0
+        (member, offset), data = event
+        start = 0
         while start < len(data):
             end = data.find(newline, start)
             while end >= 0 and (length + end - start) % width:
                 end = data.find(newline, end + 1)
             stop = end + width if end >= 0 else len(data)
             piece = data[start:stop]
-            begin = begin or event.place._replace(offset=event.place.offset + start)
+            begin = begin or Place(member, offset + start)
             length, start = length + len(piece), stop
             if length <= limit:
                 parts.append(piece)
             else:
                 parts.clear()
             if end >= 0:
-                yield Range(begin, length, b"".join(parts) if length <= limit else None)
-                begin, parts, length = None, [], 0
+                yield Range(begin, length, _joined(parts) if length <= limit else None)
+                begin, length = None, 0
     if begin:
-        yield Range(begin, length, b"".join(parts) if length <= limit else None)
+        yield Range(begin, length, _joined(parts) if length <= limit else None)
 
 
 def _even(events: Events) -> Iterator[Chunk | Gap]:

@@ -75,7 +75,7 @@ def read_records(split: Split, fields: Fields, config: IngestConfig) -> Iterator
     try:
         with Stored(file) as stored:
             for found, document in _read(stored, split, fields, config):
-                name = record_id(file, found.place, found.data if found.length else found.rule.encode())
+                name = record_id(file, found.place, found.data or found.rule.encode())
                 yield Record(name, found.place, found.length, document, found.rule, found.detail)
                 end = found.place._replace(offset=found.place.offset + found.length)
                 changed |= found.rule == "file.changed"
@@ -85,11 +85,11 @@ def read_records(split: Split, fields: Fields, config: IngestConfig) -> Iterator
         yield Record(record_id(file, end, error.rule.encode()), end, 0, None, error.rule, error.detail)
 
 
-def record_id(file: File, place: Place, data: bytes | None) -> str:
-    """The id of a record: 32 hexadecimal digits."""
+def record_id(file: File, place: Place, held: bytes) -> str:
+    """The id of a record that holds bytes of the SHA-256 `held`: 32 hexadecimal digits."""
     at = place.offset if place.member is None else f"{place.member}:{place.offset}"
     named = f"{file.source}\0{file.path}\0{at}\0".encode()
-    return hashlib.sha256(named + hashlib.sha256(data or b"").digest()).hexdigest()[:32]
+    return hashlib.sha256(named + held).hexdigest()[:32]
 
 
 def ranges(stored: Stored, events: framing.Events, limit: int) -> Iterator[Range]:
@@ -165,7 +165,7 @@ def _documents(stored: Stored, events: framing.Events, fields: Fields, limit: in
     return parsed(ranges(stored, events, limit), parsers.get(kind, documents.unknown), limit)
 
 
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_DELIMITERS = {"csv": b",", "tsv": b"\t"}
 
 
 class _Ledger:

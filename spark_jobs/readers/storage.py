@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import stat
 from typing import Any
@@ -65,15 +64,21 @@ class Stored:
         size = max(0, min(size, self.size - position))
         if not size:
             return b""
+        if size > READ:
+            return self._read(position, size)
         begin = position - self._start
         if begin < 0 or begin + size > len(self._buffer):
             kept = self._buffer[begin:] if begin >= 0 else b""  # what follows is read on, not asked for anew
             wanted = min(max(size - len(kept), READ), self.size - position - len(kept))
             self._start, begin = position, 0
-            self._buffer = kept + self._raw.read(position + len(kept), wanted)
-            if len(self._buffer) < size:
-                raise ReadError("file.changed", f"{CHANGED}: it ends at byte {position + len(self._buffer)}")
+            self._buffer = kept + self._read(position + len(kept), wanted)
         return self._buffer[begin : begin + size]
+
+    def _read(self, position: int, size: int) -> bytes:
+        data = self._raw.read(position, size)
+        if len(data) < size:
+            raise ReadError("file.changed", f"{CHANGED}: it ends at byte {position + len(data)}")
+        return data
 
     def check_unchanged(self) -> None:
         """Raises `file.changed` when the file was written to while it was read."""
@@ -182,11 +187,16 @@ def _of_the_file(error: OSError, file: File) -> BloomeryError:
     return StorageError(f"file {file.uri} cannot be read: {error.strerror}", "free what the machine lacks")
 
 
-class Seekable(io.RawIOBase):
+class Seekable:
     """A Stored as a file object, for readers that seek, as Parquet's."""
+
+    closed = False
 
     def __init__(self, stored: Stored) -> None:
         self.stored, self.position = stored, 0
+
+    def close(self) -> None:
+        """Nothing: the Stored is closed by whoever opened it."""
 
     def readable(self) -> bool:
         """Always."""
@@ -197,7 +207,7 @@ class Seekable(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to `offset`, as io.RawIOBase says."""
+        """Moves to `offset` from the begin, the position or the end."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.stored.size}[whence]
         self.position = base + offset
         return self.position
@@ -206,9 +216,8 @@ class Seekable(io.RawIOBase):
         """Where the next read begins."""
         return self.position
 
-    def readinto(self, buffer: Any) -> int:
-        """Fills `buffer` from the position on."""
-        data = self.stored.read_at(self.position, len(buffer))
-        buffer[: len(data)] = data
+    def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes, fewer only at the end."""
+        data = self.stored.read_at(self.position, self.stored.size if size < 0 else size)
         self.position += len(data)
-        return len(data)
+        return data

@@ -50,11 +50,11 @@ def document(data: bytes, limit: int) -> Document:
     if http:
         said |= {"http_status": record.http_headers.status_code, "http_headers": http}
     return Document(
-        found.text,
+        found.utf8,
         headers.get("warc-target-uri"),
         headers.get("warc-record-id"),
         headers.get("warc-date"),
         None,
-        metadata(said | about(found)),
+        metadata(said | about(*found[1:])),
         media_type,
     )

@@ -34,7 +34,7 @@ def read_split(file: File, size: int, **limits: int) -> list[Record]:
 
 def fates(records: list[Record]) -> list[str]:
     """Text of each record that is kept, and !rule of each that is not."""
-    return [f"!{record.rule}" if record.rule else record.document.text for record in records]
+    return [f"!{record.rule}" if record.rule else record.document.text.decode() for record in records]
 
 
 def check_cover(file: File, records: list[Record], size: int) -> None:
@@ -43,7 +43,7 @@ def check_cover(file: File, records: list[Record], size: int) -> None:
     assert len({record.id for record in records}) == len(records)
     assert sum(record.length for record in records) == size
     first = records[0].place
-    assert first.offset == 0 and first.member in {0, None}
+    assert first.offset == 0 and not Path(file.uri).read_bytes()[: first.member or 0].strip(b"\0")
     for before, after in pairwise(records):
         end = before.place.offset + before.length
         if after.place.member == before.place.member:
