@@ -65,12 +65,12 @@ def group_at(stored: Stored, begin: int, end: int) -> int | None:
 
     try:
         file = _opened(stored)
-    except (pa.ArrowException, OSError, ValueError):
-        return None
-    for group, first, _ in groups(file):
-        column = file.metadata.row_group(group).column(0)
-        if begin <= (column.dictionary_page_offset or column.data_page_offset) < end:
-            return first
+        for group, first, _ in groups(file):
+            column = file.metadata.row_group(group).column(0)
+            if begin <= (column.dictionary_page_offset or column.data_page_offset) < end:
+                return first
+    except (pa.ArrowException, OSError, ValueError, IndexError):
+        pass
     return None
 
 

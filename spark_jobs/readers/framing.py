@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from spark_jobs.readers.compression import Chunk, Gap, Place
 
-BLANK = {1: b" \t\r\n\f\v", 2: b" \t\r\n\f\v\0"}
-"""What a blank line is made of, by the width of a line end."""
+BLANK = b" \t\r\n\f\v"
 WARC_HEAD = 1 << 20
 """Bytes: a longer header is none."""
 WARC_VERSION = b"WARC/1."
@@ -68,7 +67,7 @@ def _joined(parts: list[bytes]) -> bytes:
 def lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterator[Range]:
     """A line that holds something, with the blank ones after it; blank ones at the start by themselves."""
     waiting: list[Range] = []  # the line before, until it is known whether a blank one follows
-    spaces = BLANK[len(newline)]
+    spaces = BLANK if len(newline) == 1 else BLANK + b"\0"
     for line in physical_lines(events, limit, newline):
         blank = not line.rule and line.data is not None and not line.data.strip(spaces)
         if blank and not waiting:
@@ -88,7 +87,7 @@ def physical_lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterat
     begin: Place | None = None  # of the line that is not yet at its end
     parts: list[bytes] = []
     length = 0
-    for event in events if width == 1 else _even(events):
+    for event in events if width == 1 else _aligned(events, width):
         if isinstance(event, Gap):
             yield Range(begin or event.place, length + event.length, None, event.rule, event.detail)
             begin, length = None, 0
@@ -115,26 +114,26 @@ def physical_lines(events: Events, limit: int, newline: bytes = b"\n") -> Iterat
         yield Range(begin, length, _joined(parts) if length <= limit else None)
 
 
-def _even(events: Events) -> Iterator[Chunk | Gap]:
-    """The same bytes, cut between units of two bytes."""
-    odd: Chunk | None = None
+def _aligned(events: Events, width: int) -> Iterator[Chunk | Gap]:
+    """The same bytes, cut between units of `width` bytes."""
+    rest: Chunk | None = None
     for event in events:
         if isinstance(event, Gap):
-            if odd:
-                yield odd
-            odd = None
+            if rest:
+                yield rest
+            rest = None
             yield event
             continue
-        place, data = (odd.place, odd.data + event.data) if odd else event
-        even = len(data) & ~1
-        if even:
-            yield Chunk(place, data[:even])
-        odd = None
-        if even < len(data):
-            last = event.place._replace(offset=event.place.offset + len(event.data) - 1)
-            odd = Chunk(last, data[even:])
-    if odd:
-        yield odd
+        place, data = (rest.place, rest.data + event.data) if rest else event
+        over = len(data) % width
+        if over == len(data):
+            rest = Chunk(place, data)
+            continue
+        yield Chunk(place, data[: len(data) - over])
+        begin = event.place._replace(offset=event.place.offset + len(event.data) - over)
+        rest = Chunk(begin, data[-over:]) if over else None
+    if rest:
+        yield rest
 
 
 def warc(events: Events, limit: int) -> Iterator[Range]:

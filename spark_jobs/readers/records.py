@@ -190,8 +190,12 @@ class _Ledger:
             yield event
 
     def _cut(self, event: Chunk | Gap, room: int) -> Iterator[Chunk | Gap]:
-        if isinstance(event, Chunk) and room:
-            yield event._replace(data=event.data[:room])
+        if room:
+            yield (
+                event._replace(length=room)
+                if isinstance(event, Gap)
+                else event._replace(data=event.data[:room])
+            )
         # Of a file that is not compressed it is known how much lies beyond the cap.
         end = event.place._replace(offset=event.place.offset + room)
         rest = self.file.size - end.offset if end.member is None else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import cache
 from typing import Any
 
 from bloomery.config.settings import settings
@@ -124,15 +125,21 @@ class _Local:
         os.close(self.descriptor)
 
 
+@cache
+def _client(endpoint: str | None) -> Any:
+    """The process's one client: to make one takes as long as to read a small object."""
+    import boto3
+
+    return boto3.client("s3", endpoint_url=endpoint)
+
+
 class _Object:
     """Keeps one answer open and reads on in it; a read elsewhere asks anew."""
 
     def __init__(self, file: File) -> None:
-        import boto3
-
         self.file = file
         self.bucket, _, self.key = file.uri.removeprefix("s3://").partition("/")
-        self.client = boto3.client("s3", endpoint_url=settings().s3_endpoint)
+        self.client = _client(settings().s3_endpoint)
         self.body: Any = None
         self.position = 0
         if not file.size:
@@ -145,23 +152,27 @@ class _Object:
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
 
-        if not size:
-            return b""
-        for attempt in range(ATTEMPTS):
+        parts: list[bytes] = []
+        failures = 0
+        while size:
             if self.body is None or self.position != position:
                 self.close()
                 self.body = self._ask(self.client.get_object, Range=f"bytes={position}-")["Body"]
                 self.position = position
             try:
-                data: bytes = self.body.read(size)
+                part: bytes = self.body.read(size)
             except (BotoCoreError, HTTPError, OSError) as error:  # the connection broke
                 self.close()
-                if attempt + 1 == ATTEMPTS:
+                failures += 1
+                if failures == ATTEMPTS:
                     raise StorageError(f"{self.file.uri}: {error}", "check the object store") from error
                 continue
-            self.position += len(data)
-            return data
-        raise AssertionError("unreachable")
+            if not part:
+                break
+            parts.append(part)
+            self.position += len(part)
+            position, size = self.position, size - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _ask(self, method: Any, **more: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
