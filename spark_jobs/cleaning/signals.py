@@ -62,7 +62,7 @@ def measure_text(
         url: where the document comes from, if known.
         metadata: its other fields as a JSON object, if any.
     """
-    before = Text(text, _lexicon(config.profile), config.c4_lines)
+    before = Text(text, lexicon(config.profile), config.c4_lines)
     after = lines.edit(before, config.lines)
     final = redact(after.text, config.pii)
     signals: dict[str, float | None] = dict.fromkeys(SIGNALS)
@@ -97,5 +97,6 @@ def _says(value: Any, wanted: tuple[str, ...]) -> bool:
 
 
 @cache
-def _lexicon(profile: Profile) -> Lexicon:
+def lexicon(profile: Profile) -> Lexicon:
+    """The words of a profile, and this worker's memo of them."""
     return datatrove.english() if profile == datatrove.PROFILE else white_space()

@@ -1,0 +1,146 @@
+"""The filter chain of FineWeb (Gopher repetition, Gopher quality, C4, FineWeb) against datatrove's.
+
+Both read the same JSON lines (gzip) on two cores, judge every document and write texts and reasons; our
+engine is warm, as it is for every stage but a day's first. Prints MB/s of both, the ratio, and the fraction
+of documents with the same decision and reason. `make bench-filters`
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT)]  # the tests' engine, on free ports
+
+from benchmarks.claims import Claim, report  # noqa: E402
+from benchmarks.peers import CORPUS, DATATROVE, run_peer  # noqa: E402
+from bloomery.config.cleaning import CleanConfig, MeasureConfig  # noqa: E402
+from spark_jobs.cleaning import lines  # noqa: E402
+from spark_jobs.cleaning.rules import Text, measure  # noqa: E402
+from spark_jobs.cleaning.signals import RULES, SIGNALS, column, lexicon  # noqa: E402
+from spark_jobs.cleaning.verdicts import verdict  # noqa: E402
+from spark_jobs.tables import record_batch  # noqa: E402
+from tests.conftest import running_engine  # noqa: E402
+
+MEASURE = MeasureConfig(profile="datatrove-0.10.1", lines=("c4",))
+CLEAN = CleanConfig(chain=("gopher_repetition", "gopher", "c4", "fineweb"))
+NAMES = [name for name in SIGNALS if name in RULES]
+SCHEMA = ", ".join(["id string, text string", *(f"{column(name)} double" for name in NAMES)])
+REASONS = {
+    "gopher_short_doc": "gopher.words",
+    "gopher_long_doc": "gopher.words",
+    "gopher_below_avg_threshold": "gopher.mean_word_length",
+    "gopher_above_avg_threshold": "gopher.mean_word_length",
+    "gopher_too_many_hashes": "gopher.hash_ratio",
+    "gopher_too_many_ellipsis": "gopher.ellipsis_ratio",
+    "gopher_too_many_bullets": "gopher.bullet_lines",
+    "gopher_too_many_end_ellipsis": "gopher.ellipsis_lines",
+    "gopher_below_alpha_threshold": "gopher.alpha_words",
+    "gopher_enough_stop_words": "gopher.stop_words",
+    "dup_para_frac": "gopher_repetition.duplicate_paragraphs",
+    "dup_para_char_frac": "gopher_repetition.duplicate_paragraph_characters",
+    "dup_line_frac": "gopher_repetition.duplicate_lines",
+    "dup_line_char_frac": "gopher_repetition.duplicate_line_characters",
+    **{f"top_{size}_gram": f"gopher_repetition.top_{size}_gram" for size in (2, 3, 4)},
+    **{f"duplicated_{n}_n_grams": f"gopher_repetition.duplicate_{n}_grams" for n in range(5, 11)},
+    "lorem_ipsum": "c4.lorem_ipsum",
+    "curly_bracket": "c4.curly_brackets",
+    "too_few_sentences": "c4.sentences",
+    "line_punct_ratio": "fineweb.terminal_lines",
+    "short_line_ratio": "fineweb.short_lines",
+    "char_dup_ratio": "fineweb.duplicate_line_characters",
+    "list_ratio": "fineweb.newline_ratio",
+}
+"""datatrove's reasons -> our rules."""
+
+Decisions = dict[str, tuple[str | None, str | None]]
+"""Document -> (rule that dropped it or None, text of a kept one)."""
+
+
+def theirs(corpus: Path, folder: Path) -> tuple[float, Decisions]:
+    """Seconds and decisions of datatrove."""
+    seconds = run_peer("datatrove", DATATROVE, "datatrove_filters.py", str(corpus), str(folder))["seconds"]
+    found: Decisions = {}
+    for path in folder.rglob("*.jsonl.gz"):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for row in map(json.loads, file):
+                reason = row["metadata"].get("filter_reason")
+                found[row["id"]] = (REASONS[reason], None) if reason else (None, row["text"])
+    return seconds, found
+
+
+def ours(corpus: Path, folder: Path, url: str) -> tuple[float, Decisions]:
+    """Seconds and decisions of the rules on a running engine."""
+    from pyspark.sql.connect.session import SparkSession
+
+    spark = SparkSession(f"{url}/", userId="benchmark")
+    began = time.monotonic()
+    read = spark.read.schema("id string, text string").json(str(corpus / "*.jsonl.gz"))
+    measured = read.mapInArrow(partial(_measure, MEASURE), SCHEMA)
+    judged = measured.selectExpr("id", "text", f"({verdict(CLEAN)}) AS verdict")
+    kept = "CASE WHEN verdict IS NULL THEN text END AS text"
+    judged.selectExpr("id", "verdict.*", kept).write.format("delta").save(str(folder))
+    seconds = time.monotonic() - began
+    rows = spark.read.format("delta").load(str(folder)).collect()
+    spark.client.close()
+    return seconds, {row["id"]: (row["rule"], row["text"]) for row in rows}
+
+
+def _measure(config: MeasureConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    words = lexicon(config.profile)
+    for batch in batches:
+        rows = []
+        for row in batch.to_pylist():
+            before = Text(row["text"], words, config.c4_lines)
+            after = lines.edit(before, config.lines)
+            found = measure(before, after, config.profile)
+            signals = (None if math.isnan(found[name]) else found[name] for name in NAMES)
+            rows.append((row["id"], after.text, *signals))
+        yield record_batch(rows, SCHEMA)
+
+
+def agreement(one: Decisions, other: Decisions) -> float:
+    """Fraction of documents with the same decision, reason and text."""
+    return sum(one.get(name) == other.get(name) for name in one.keys() | other.keys()) / len(one)
+
+
+def main() -> None:
+    """Measures both and reports."""
+    if not CORPUS.exists():
+        sys.exit(f"the corpus is not there: {CORPUS}")
+    size = 0
+    for path in CORPUS.glob("*.jsonl.gz"):
+        with gzip.open(path) as file:
+            size += sum(len(json.loads(line)["text"].encode()) for line in file)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running_engine(folder) as engine:
+            cold, _ = ours(CORPUS, folder / "cold", engine.url)
+            seconds, found = ours(CORPUS, folder / "warm", engine.url)
+            print(
+                f"load {os.getloadavg()[0]:.1f}; {size / 1e6:.1f} MB: cold {cold:.1f} s, warm {seconds:.1f} s"
+            )
+        peer, expected = theirs(CORPUS, folder / "datatrove")
+        print(f"load {os.getloadavg()[0]:.1f}; datatrove {peer:.1f} s, {len(expected)} documents")
+    mb = size / 1e6
+    report(
+        "filters",
+        [
+            Claim("filters_mb_per_second", mb / seconds, 5.0, mb / peer, less_is_better=False),
+            Claim("filters_same_decision", agreement(expected, found), 0.999, less_is_better=False),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

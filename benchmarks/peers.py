@@ -1,0 +1,36 @@
+"""Peers, each in a virtual environment of its own: they are measured and compared, and never imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bloomery.config.settings import settings
+
+ROOT = Path(__file__).parents[1]
+CORPUS = ROOT.parent / "shared" / "data" / "docs-corpus"
+DATATROVE = ("datatrove==0.10.1", "spacy==3.8.18", "orjson", "regex")
+
+
+def peer(name: str, packages: tuple[str, ...]) -> Path:
+    """The interpreter of a peer's environment, made when it is first asked for."""
+    folder = settings().home.resolve() / "peers" / name
+    python = folder / "bin" / "python"
+    uv = Path(sys.executable).parent / "uv"
+    if not (folder / ".ready").exists():
+        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *packages], check=True)
+        (folder / ".ready").touch()
+    return python
+
+
+def run_peer(name: str, packages: tuple[str, ...], script: str, *arguments: str) -> dict[str, float]:
+    """What a script of this folder prints in its last line, as JSON, in a peer's environment."""
+    command = [peer(name, packages), "-P", Path(__file__).parent / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{script} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
