@@ -40,38 +40,46 @@ def rows(stored: Stored, fields: Fields, limit: int, start: int, stop: int | Non
         )
         yield Range(Place(None, 0), 0, None, "file.broken", detail), None
         return
-    if not file.metadata.num_rows:
-        yield Range(Place(None, 0), 0, None, "file.empty", "no rows"), None
     constants: dict[str, Any] = json.loads(stored.file.columns or "{}")
+    end = 0
     for group, first, count in groups(file):
+        end = first + count
         if start <= first and (stop is None or first < stop):
             whole = Range(Place(None, first), count)
             for place, row in _group(stored, file, group, whole, fields):
                 yield (place, None) if row is None else _document(place, row, constants, fields, limit)
+    said = file.metadata.num_rows
+    if said != end and stop is None:
+        detail = f"broken parquet: its footer counts {said} rows, its row groups {end}"
+        yield Range(Place(None, end), 0, None, "file.broken", detail), None
+    elif not end:
+        yield Range(Place(None, 0), 0, None, "file.empty", "no rows"), None
 
 
 def groups(file: Any) -> Iterator[tuple[int, int, int]]:
     """(number, first row, rows) of each row group."""
     first = 0
     for group in range(file.metadata.num_row_groups):
-        count = file.metadata.row_group(group).num_rows
+        count = max(0, file.metadata.row_group(group).num_rows)
         yield group, first, count
         first += count
 
 
 def group_at(stored: Stored, begin: int, end: int) -> int | None:
-    """First row of the first row group whose bytes begin in [begin, end); none when there is none."""
+    """First row of the first row group in the stored bytes [begin, end), if all rows were of one size.
+
+    Where its bytes do begin stands in its columns' metadata; broken ones make Arrow abort the process.
+    """
     import pyarrow as pa
 
     try:
         file = _opened(stored)
-        for group, first, _ in groups(file):
-            column = file.metadata.row_group(group).column(0)
-            if begin <= (column.dictionary_page_offset or column.data_page_offset) < end:
-                return first
-    except (pa.ArrowException, OSError, ValueError, IndexError):
-        pass
-    return None
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    found = list(groups(file))
+    rows = sum(count for _, _, count in found)
+    places = ((first, first * stored.size // rows) for _, first, _ in found if rows)
+    return next((first for first, place in places if begin <= place < end), None)
 
 
 def _opened(stored: Stored) -> Any:

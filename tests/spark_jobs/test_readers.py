@@ -14,6 +14,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +135,19 @@ def test_a_web_record_keeps_its_headers(tmp_path):
     assert metadata["http_status"] == 404 and metadata["http_headers"]["x-robots-tag"] == "noai"
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_web_archive_with_its_own_dictionary(tmp_path, packed):
+    """As the IIPC has it: a skippable frame holds the dictionary, itself packed or not."""
+    pages = [page(f"page {number}") for number in range(300)]
+    dictionary = zstandard.train_dictionary(2000, pages)
+    held = zst(dictionary.as_bytes()) if packed else dictionary.as_bytes()
+    head = b"\x5d\x2a\x4d\x18" + len(held).to_bytes(4, "little") + held
+    frames = [zstandard.ZstdCompressor(dict_data=dictionary).compress(found) for found in pages]
+    file = write(tmp_path, "a.warc.zst", head + b"".join(frames))
+    assert fates(read(file)) == [f"page {number}" for number in range(300)]
+    assert read_split(file, file.size // 5) == read(file)
+
+
 def test_the_found_encoding_is_recorded(tmp_path):
     samples = {
         "cp1252": "Über die Brücke gingen „viele“ Männer",
@@ -233,6 +247,18 @@ def test_bzip2_loses_one_block_only(tmp_path):
     assert len(texts) * 0.7 < len(kept) < len(texts) * 0.8 and set(kept) < set(texts)
     assert kept[:900] == texts[:900] and kept[-1500:] == texts[-1500:]
     assert [r.rule for r in records if r.rule] == ["file.broken", "jsonl.syntax"]
+
+
+def test_a_flipped_bit_anywhere_in_parquet(tmp_path):
+    """Its footer, too, of which some bits make Arrow abort the process when columns' metadata are asked for."""
+    data = table(["a1", "a2"], ["b1"], ["c1", "c2"], n=[1, 2])
+    for at in range(0, len(data) * 8, 5):
+        broken = bytearray(data)
+        broken[at // 8] ^= 1 << at % 8
+        file = write(tmp_path, "a.parquet", bytes(broken))
+        records = read(file)
+        check_cover(file, records, sum(record.length for record in records))
+        assert read_split(file, len(data) // 3) == records
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz"])
