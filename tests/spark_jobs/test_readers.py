@@ -250,7 +250,7 @@ def test_bzip2_loses_one_block_only(tmp_path):
 
 
 def test_a_flipped_bit_anywhere_in_parquet(tmp_path):
-    """Its footer, too, of which some bits make Arrow abort the process when columns' metadata are asked for."""
+    """Its footer, too, of which some bits make Arrow abort the process that asks for metadata of columns."""
     data = table(["a1", "a2"], ["b1"], ["c1", "c2"], n=[1, 2])
     for at in range(0, len(data) * 8, 5):
         broken = bytearray(data)
