@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +22,15 @@ import numpy.typing as npt
 
 MEMO = 1 << 18
 """Distinct words that the memo holds before it is emptied."""
+WINDOW = 1 << 19
+"""Bytes of a text whose words are held at a time."""
 LONGEST = 1 << 12
 """Bytes of a word whose n-grams are counted; of a longer one, those of its first bytes."""
 LABEL = b"__label__"
 END = b"</s>"
 FNV_START, FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 
+_SPACE = re.compile(rb"\s")
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -62,7 +67,16 @@ class Model:
 
     def predict(self, text: bytes) -> Prediction:
         """The likeliest label of a text in UTF-8."""
-        words = [*text.split(), END]
+        total = sum((self._sum(window.split()) for window in _windows(text)), self._sum([END]))
+        mean = total[:-1] / max(total[-1], 1)
+        right = 1 / (1 + np.exp(-(self._nodes[: len(self._paths[0][0])] @ mean)))
+        lefts, rights = self._paths
+        logs = lefts @ np.log(1 - right + 1e-5) + rights @ np.log(right + 1e-5)
+        best = int(logs.argmax())
+        return Prediction(self._labels[best], min(math.exp(logs[best]), 1.0))
+
+    def _sum(self, words: list[bytes]) -> Floats:
+        """Sum of the words' vectors, and their number: [dim + 1]."""
         new = set(words).difference(self._numbers)
         if len(self._numbers) + len(new) > MEMO:
             self._empty()
@@ -70,13 +84,8 @@ class Model:
         if new:
             self._learn(list(new))
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
-        total = self._sums[numbers].sum(axis=0)
-        mean = total[:-1] / max(total[-1], 1)
-        right = 1 / (1 + np.exp(-(self._nodes[: len(self._paths[0][0])] @ mean)))
-        lefts, rights = self._paths
-        logs = lefts @ np.log(1 - right + 1e-5) + rights @ np.log(right + 1e-5)
-        best = int(logs.argmax())
-        return Prediction(self._labels[best], min(math.exp(logs[best]), 1.0))
+        total: Floats = self._sums[numbers].sum(axis=0)
+        return total
 
     def _dictionary(self, reader: _Reader) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
         size, _, _ = reader.array(np.int32, 3)
@@ -145,6 +154,17 @@ class Model:
                 found.append((owner[origin[wanted]][rows >= 0], rows[rows >= 0]))
         owners, rows = map(np.concatenate, zip(*found, strict=True))
         return owners, rows
+
+
+def _windows(text: bytes) -> Iterator[bytes]:
+    """The text in pieces of about WINDOW bytes, cut at blanks and line ends."""
+    start = 0
+    while len(text) - start > WINDOW:
+        cut = _SPACE.search(text, start + WINDOW)
+        stop = cut.start() if cut else len(text)
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
 
 
 class _Reader:

@@ -16,9 +16,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from bloomery.config.cleaning import Extractor as Name
+if TYPE_CHECKING:  # the child starts in a tenth of the time without
+    from bloomery.config.cleaning import Extractor as Name
 
 FRAME = struct.Struct("<q")
 """Length of what follows; -1 for a page that the extractor refused."""

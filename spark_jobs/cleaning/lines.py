@@ -46,7 +46,7 @@ def removed_words(text: Text) -> float:
     removed = [line for line, wrong in zip(text.lines, _wrong(text.lines), strict=True) if wrong]
     if not removed:
         return 0.0
-    return ratio(len(" ".join(removed).split()), len(text.text.split()))
+    return ratio(sum(len(line.split()) for line in removed), sum(len(line.split()) for line in text.lines))
 
 
 def edit(text: Text, rules: Iterable[LineRules]) -> Text:

@@ -27,7 +27,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 ALPHA, SYMBOLS = 1 << 8, 1 << 9
 """Flags of a word: has a letter; is made of symbols alone. The bits below are those of STOP_WORDS."""
 
-WINDOW = 1 << 20
+WINDOW = 1 << 19
 """Characters of a text whose chunks are held at a time."""
 MEMO = 1 << 19
 """Distinct chunks that a memo holds before it is emptied: about 80 MB."""
@@ -81,6 +81,9 @@ class Lexicon:
 
     def sentences(self, lines: list[str]) -> int:
         """Number of sentences of lines; each has one or more."""
+        return sum(map(self._sentences, _batches(lines)))
+
+    def _sentences(self, lines: list[str]) -> int:
         text = f" {LINE} ".join(lines)
         chunks = text.split()
         if " ".join(chunks) != text:
@@ -169,6 +172,19 @@ def windows(text: str) -> Iterator[str]:
         stop = space.start() if space else len(text)
         yield text[start:stop]
         start = stop
+
+
+def _batches(lines: list[str]) -> Iterator[list[str]]:
+    """The lines in lists of about WINDOW characters."""
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size > WINDOW:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def stop_word(word: str) -> int:
