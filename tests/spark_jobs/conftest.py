@@ -29,12 +29,14 @@ class Pipeline:
     def __init__(self, store: Store, corpus: Path, execution: Callable[[int], Any]) -> None:
         self.store, self.corpus, self.execution = store, corpus, execution
         self.said: list[str] = []
+        self.about: dict[str, str] = {}
+        self.snapshot = snapshot_config(corpus)
         self.outcomes: dict[str, Outcome] = {}
 
     def run(self, *names: str, partitions: int = 2, configs: dict[str, Any] | None = None) -> Outcome:
         """Runs a snapshot, then `names`; returns the last outcome."""
         chosen = CONFIGS | GATES | (configs or {})
-        outcome = take(snapshot_config(self.corpus), self.store, None, self.said.append)
+        outcome = take(self.snapshot, self.store, None, self.said.append)
         self.outcomes["snapshot"] = outcome
         for name in names:
             upstream = {done: found.digest for done, found in self.outcomes.items()}
@@ -44,6 +46,7 @@ class Pipeline:
                 upstream,
                 self.store,
                 execution=self.execution(partitions),
+                about=self.about,
                 log=self.said.append,
             )
             self.outcomes[name] = outcome
@@ -51,10 +54,14 @@ class Pipeline:
 
     def rows(self, stage: str, output: str = "documents") -> list[dict[str, Any]]:
         """Every row of a table, read without Spark."""
+        return self.rows_of(self.outcomes[stage].digest, output)
+
+    def rows_of(self, manifest: str, output: str = "documents") -> list[dict[str, Any]]:
+        """Every row of the table of a manifest."""
         from bloomery.artifacts.run import artifact
         from spark_jobs.explain import read_rows
 
-        return read_rows(artifact(self.store, self.outcomes[stage].digest, output), self.corpus / "cache")
+        return read_rows(artifact(self.store, manifest, output), self.corpus.parent / "cache")
 
 
 @pytest.fixture
