@@ -47,11 +47,11 @@ class SparkEngine:
 
 
 @contextmanager
-def running_engine(folder: Path) -> Iterator[SparkEngine]:
+def running_engine(folder: Path, memory: str = "1g") -> Iterator[SparkEngine]:
     """Starts an engine on free ports, waits until it answers, and ends it."""
     from spark_jobs.engine import server_command
 
-    settings = Settings(spark_port=free_port(), spark_ui_port=free_port(), spark_memory="1g")
+    settings = Settings(spark_port=free_port(), spark_ui_port=free_port(), spark_memory=memory)
     command, environment = server_command(settings)
     with open(folder / "spark.log", "wb") as log:
         process = subprocess.Popen(

@@ -1,10 +1,12 @@
-"""Snapshots that grow: parts that an earlier one brought are hits, and the end is that of a run from scratch."""
+"""Snapshots that grow: what an earlier one brought are hits, and the end is that of a run from scratch."""
 
 from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +32,12 @@ def write(folder: Path, name: str, numbers: list[int], ending: str = "") -> None
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture
-def grown(pipeline: Pipeline) -> Pipeline:
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory, spark_engine: Any) -> Pipeline:
     """Three snapshots: a corpus, then more files, then one changed and one removed."""
+    folder = tmp_path_factory.mktemp("grown")
+    (folder / "corpus").mkdir()
+    pipeline = Pipeline(LocalStore(folder / "store"), folder / "corpus", spark_engine.execution)
     pipeline.about = {"name": "grown"}
     write(pipeline.corpus, "b.jsonl", list(range(30)))
     write(pipeline.corpus, "c.jsonl", list(range(20, 40)), " And that was the end of it.")
@@ -90,7 +95,7 @@ def test_a_part_that_is_gone_is_made_again(grown):
 
 
 def test_preferred_sources_survive(pipeline):
-    """Whatever the contents: the better source's copy, and the least by content only where sources are alike."""
+    """Whatever the contents, the better source wins; contents decide only where sources are alike."""
     for name in ("one", "two"):
         (pipeline.corpus / name).mkdir()
     write(pipeline.corpus / "one", "a.jsonl", list(range(12)))
@@ -125,7 +130,7 @@ def test_components_of_any_shape(shape, spark_engine, tmp_path):
     draw = random.Random(shape)
     names = [f"{draw.getrandbits(64):016x}" for _ in range(400)]
     edges = {
-        "path": list(zip(names, names[1:], strict=False)),
+        "path": list(pairwise(names)),
         "star": [(names[0], other) for other in names[1:]],
         "random": [tuple(draw.sample(names, 2)) for _ in range(350)],
     }[shape]
