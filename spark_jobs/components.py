@@ -43,18 +43,23 @@ def forest(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {node: root(node) for node in sorted(parent)}
 
 
-def components(spark: Any, context: Context, edges: Any) -> Any:
-    """DataFrame (node, least) of a DataFrame of two string columns, the edges; least nodes are left out."""
+def components(spark: Any, context: Context, edges: Any, tasks: int) -> Any:
+    """DataFrame (node, least) of a DataFrame of two string columns, the edges; least nodes are left out.
+
+    `tasks` share the work of a round; what one task can hold takes one round.
+    """
     F = functions()  # noqa: N806
-    stars, before = edges.toDF("node", "least").mapInArrow(_stars, SCHEMA), None
+    stars, before = edges.toDF("node", "least").repartition(tasks).mapInArrow(_stars, SCHEMA), None
     for number in count():
-        stars = scratch_table(spark, context, f"stars-{number}", stars.distinct())
-        state = stars.agg(F.count("*"), F.expr("bit_xor(xxhash64(node, least))")).first()
+        stars = scratch_table(spark, context, f"stars-{number}", stars.distinct() if tasks > 1 else stars)
+        state = (
+            stars.agg(F.count("*"), F.expr("bit_xor(xxhash64(node, least))")).first() if tasks > 1 else None
+        )
         if state == before:
             return stars
         before = state
         ends = [stars.select(F.col(end).alias("end"), "node", "least") for end in ("node", "least")]
-        stars = union(ends).repartition("end").select("node", "least").mapInArrow(_stars, SCHEMA)
+        stars = union(ends).repartition(tasks, "end").select("node", "least").mapInArrow(_stars, SCHEMA)
     raise AssertionError("unreachable")
 
 

@@ -68,7 +68,7 @@ class Index:
                 continue
             width = min(config.ngram, len(wanted.words))
             known = self._grams.setdefault(width, {})
-            for position, gram in enumerate(ngrams(word_hashes(wanted.words), width).tolist()):
+            for position, gram in enumerate(ngrams(word_hashes(item.question), width).tolist()):
                 known.setdefault(gram, []).append((wanted, position))
         self._keys = {width: np.array(sorted(known), np.uint64) for width, known in self._grams.items()}
 
@@ -76,12 +76,12 @@ class Index:
         """Every item that `text` holds, by its first match, sorted by name."""
         if not self._keys:
             return []
-        words = words_of(text)
-        hashes = word_hashes(words)
+        hashes, words = word_hashes(text), list[str]()
         found: dict[str, Hit] = {}
         spans: list[tuple[int, int]] = []
         for width, position in self._matches(hashes):
             for wanted, _ in self._grams[width][int(ngrams(hashes[position : position + width], width)[0])]:
+                words = words or words_of(text)
                 spans = spans or [match.span() for match in WORD.finditer(_same_length_lower(text))]
                 hit = self._hit(wanted, words, spans, position, width)
                 known = found.get(wanted.name)

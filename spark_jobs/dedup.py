@@ -20,10 +20,13 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DedupConfig
 from spark_jobs.components import components
-from spark_jobs.engine import functions, session
-from spark_jobs.pairs import remember, verified
+from spark_jobs.engine import functions, session, windows
+from spark_jobs.pairs import remember
 from spark_jobs.parts import read_documents, union
 from spark_jobs.tables import FILE, check_balance, read_table, scratch_table, write_table
+
+EDGES = 500_000
+"""Edges of the graph of near duplicates that one task takes in a second or two."""
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -52,96 +55,84 @@ def run(context: Context) -> Mapping[str, Artifact]:
 
 
 def _decide(spark: Any, context: Context) -> Any:
-    F = functions()  # noqa: N806
+    F, window = functions(), windows()  # noqa: N806
     config: DedupConfig = context.config
     columns = ("id", "source", "path", "length", "url", "content")
     documents = read_documents(spark, context.inputs["signatures"], *columns)
-    order = F.array_position(F.array(*map(F.lit, [*config.prefer])).cast("array<string>"), F.col("source"))
+    order = F.array_position(F.array(*map(F.lit, config.prefer)).cast("array<string>"), F.col("source"))
     last = F.lit(len(config.prefer) + 1)
     documents = documents.withColumn("priority", F.when(order > 0, order).otherwise(last).cast("int"))
-    documents = _by_url(documents) if config.url else documents.withColumn("held", F.col("content"))
-    # `held` is the content that a document counts with: its own, or that of the URL's survivor.
-    best = (
-        documents.where("held = content")
-        .groupBy("content")
-        .agg(F.min(F.struct("priority", "id")).alias("best"))
-        .select("content", "best.*")
-    )
-    best = scratch_table(spark, context, "best", best)
-    near = _near(spark, context, best)
-    survivors = best.selectExpr("content AS survivor", "id AS duplicate_of")
-    joined = (
-        documents.withColumnRenamed("content", "own")
-        .join(best.selectExpr("content AS held", "id AS best"), "held")
-        .join(near.withColumnRenamed("content", "held"), "held", "left")
-        .withColumn("survivor", F.coalesce("survivor", "held"))
-        .join(survivors, "survivor")
-    )
-    duplicate = F.col("id") != F.col("duplicate_of")
-    by_url, exact = F.col("own") != F.col("held"), F.col("id") != F.col("best")
+    # `held` is the content that a document counts with: its own, or that of the survivor of its URL.
+    documents = documents.withColumn("held", F.col("content"))
+    if config.url:
+        rank = F.struct("priority", "content", "id")
+        least = F.min(rank).over(window.partitionBy("url")).getField("content")
+        documents = documents.withColumn("held", F.when(F.isnull("url"), F.col("content")).otherwise(least))
+    near = _near(spark, context, documents.where("held = content"))
+    own = F.col("held") == F.col("content")
+    first = F.min(F.when(own, F.struct("priority", "id"))).over(window.partitionBy("held")).getField("id")
+    survivor = F.coalesce("survivor", "first")
+    duplicate, exact = F.col("id") != survivor, F.col("id") != F.col("first")
+    joined = documents.withColumn("first", first).join(near, "held", "left")
     held_out = F.lit(int(config.held_out * 16**13))
-    draw = F.conv(F.substring("own", 1, 13), 16, 10).cast("bigint")
+    draw = F.conv(F.substring("content", 1, 13), 16, 10).cast("bigint")
     return joined.select(
-        *("id", "source", "path", "length"),
-        F.col("own").alias("content"),
+        *("id", "source", "path", "length", "content"),
         F.when(duplicate, "duplicate").otherwise("kept").alias("status"),
-        F.when(duplicate & by_url, "dedup.url")
+        F.when(duplicate & ~own, "dedup.url")
         .when(duplicate & exact, "dedup.exact")
         .when(duplicate, "dedup.near")
         .alias("rule"),
-        F.when(duplicate, F.col("duplicate_of")).alias("duplicate_of"),
-        F.when(duplicate & ~by_url, F.coalesce("jaccard", F.lit(1.0))).alias("jaccard"),
+        F.when(duplicate, survivor).alias("duplicate_of"),
+        F.when(duplicate & own, F.coalesce("jaccard", F.lit(1.0))).alias("jaccard"),
         F.when(~duplicate & (draw < held_out), "held_out").when(~duplicate, "train").alias("split"),
     )
 
 
-def _by_url(documents: Any) -> Any:
-    """Adds `held`: the content of the least document of the same URL; its own where it has none."""
-    F = functions()  # noqa: N806
-    least = (
-        documents.where("url IS NOT NULL")
-        .groupBy("url")
-        .agg(F.min(F.struct("priority", "content", "id")).alias("least"))
-        .select("url", F.col("least.content").alias("least"))
-    )
-    return (
-        documents.join(least, "url", "left").withColumn("held", F.coalesce("least", "content")).drop("least")
-    )
+def _near(spark: Any, context: Context, documents: Any) -> Any:
+    """(held, survivor, jaccard): each content that is a near duplicate of a better one, and that one's
+    document.
 
-
-def _near(spark: Any, context: Context, best: Any) -> Any:
-    """(content, survivor, jaccard) of each content that is a near duplicate of a better one.
+    `jaccard` is that with the survivor's content, or, where the two share no band, the greatest of those that
+    link it to the component.
 
     Args:
         spark: session.
         context: the attempt.
-        best: (content, priority, id) of each content that counts.
+        documents: (priority, content, id) of each document that counts with its own content.
     """
     F = functions()  # noqa: N806
-    pairs = context.inputs["pairs"]
-    jaccards = read_table(spark, pairs).select("a", "b", "jaccard").distinct()
-    close = jaccards.where(F.col("jaccard") >= context.config.threshold).select("a", "b")
+    close = read_table(spark, context.inputs["pairs"]).where(F.col("jaccard") >= context.config.threshold)
+    close = close.select("a", "b", "jaccard").distinct()
     if context.config.url:
-        close = close.join(best.selectExpr("content AS a"), "a", "left_semi")
-        close = close.join(best.selectExpr("content AS b"), "b", "left_semi").select("a", "b")
-    stars = components(spark, context, close)
+        contents = documents.select("content").distinct()
+        for end in ("a", "b"):
+            close = close.join(contents.withColumnRenamed("content", end), end, "left_semi")
+    tasks = 1 + (context.inputs["pairs"].output.rows or 0) // EDGES
+    stars = components(spark, context, close.select("a", "b"), tasks)
     members = union(
         [stars.selectExpr("node AS content", "least"), stars.selectExpr("least AS content", "least")]
     )
     members = members.distinct()
     survivors = (
-        members.join(best, "content")
+        documents.join(members, "content")
         .groupBy("least")
-        .agg(F.min(F.struct("priority", "content")).alias("survivor"))
-        .select("least", "survivor.content")
-        .withColumnRenamed("content", "survivor")
+        .agg(F.min(F.struct("priority", "content", "id")).alias("survivor"))
+        .selectExpr("least", "survivor.content AS best", "survivor.id AS survivor")
     )
-    near = members.join(survivors, "least").where("content <> survivor").select("content", "survivor")
-    near = near.withColumn("a", F.least("content", "survivor")).withColumn(
-        "b", F.greatest("content", "survivor")
+    links = union(
+        [
+            close.selectExpr("a AS content", "b AS other", "jaccard"),
+            close.selectExpr("b", "a", "jaccard").toDF("content", "other", "jaccard"),
+        ]
     )
-    near = scratch_table(spark, context, "near", near)
-    unknown = near.select("a", "b").join(jaccards, ["a", "b"], "left_anti")
-    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
-    found = verified(spark, context, unknown, signatures, documents, pairs.output.facts["ngram"])
-    return near.join(union([jaccards, found]), ["a", "b"]).select("content", "survivor", "jaccard")
+    near = (
+        members.join(survivors, "least")
+        .where("content <> best")
+        .join(links, "content")
+        .groupBy("content", "survivor")
+        .agg(F.max(F.struct(F.expr("other = best"), "jaccard")).alias("link"))
+    )
+    return scratch_table(
+        spark, context, "near", near.selectExpr("content AS held", "survivor", "link.jaccard")
+    )

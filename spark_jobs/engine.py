@@ -1,8 +1,9 @@
 """The one Spark engine that all data stages share: a Spark Connect server, and sessions on it.
 
-A Spark process of its own costs a stage over 20 s; a warm shared one 5 s. Three traps are closed here: a
-killed client leaves its query running (the session's id follows from the stage's key, and the next attempt
-ends what runs under it); a dead server makes the client retry for ten minutes in silence (its policy is
+A Spark process of its own costs a stage over 20 s; a warm shared one 2 s, if stages share a session: each one
+has Python workers of its own, which import everything anew. Three traps are closed here: a killed client
+leaves its query running (queries are tagged with the stage's key, and the next attempt ends what runs under
+it); a dead server makes the client retry for ten minutes in silence (its policy is
 capped); reused Python workers keep old code (restart the engine after a change of code).
 """
 
@@ -157,9 +158,8 @@ def session(context: Context) -> Iterator[Any]:
         return
     url = context.execution.spark.remote or f"sc://127.0.0.1:{settings().spark_port}"
     with _clear_errors(url):
-        spark = _connect(url, context.key, context.log)
+        spark = _connect(url, context.key, context.execution.spark.partitions, context.log)
         try:
-            spark.conf.set("spark.sql.shuffle.partitions", str(context.execution.spark.partitions))
             spark.registerProgressHandler(_progress(context.log))
             if context.execution.spark.remote is None:
                 context.log(f"Spark UI: http://127.0.0.1:{settings().spark_ui_port}")
@@ -169,7 +169,7 @@ def session(context: Context) -> Iterator[Any]:
 
 
 def _close(spark: Any) -> None:
-    """Closes the session's channel only: the id of a released one could not be opened by the next attempt.
+    """Closes the session's channel only: the id of a released one could not be opened by the next stage.
 
     Once: pyspark's finaliser closes again, which shuts down a thread pool that all sessions of a process
     share, and hangs for ever where the collector runs it within another session's call (4.1.3).
@@ -180,21 +180,36 @@ def _close(spark: Any) -> None:
 
 def functions() -> Any:
     """pyspark's module of column functions that goes with `session`: Connect's own, or the classic one."""
+    return _module("functions")
+
+
+def windows() -> Any:
+    """pyspark's `Window` that goes with `session`."""
+    return _module("window").Window
+
+
+def _module(name: str) -> Any:
     classic = os.environ.get(CLASSIC) == "1"
-    return importlib.import_module("pyspark.sql.functions" if classic else "pyspark.sql.connect.functions")
+    return importlib.import_module(f"pyspark.sql.{name}" if classic else f"pyspark.sql.connect.{name}")
 
 
-def _connect(url: str, key: str, log: Callable[[str], None]) -> Any:
+def _connect(url: str, key: str, partitions: int, log: Callable[[str], None]) -> Any:
+    """The session that all stages share; what ran under the stage's key has ended.
+
+    Runs of different `partitions` side by side may take each other's: that changes no byte, only who waits.
+    """
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession
 
     for generation in range(100):
-        identifier = uuid.uuid5(NAMESPACE, f"{key}:{generation}")
+        identifier = uuid.uuid5(NAMESPACE, f"session {generation}")
         spark = SparkSession(f"{url}/;session_id={identifier}", userId="bloomery")
         spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=1500, jitter=100)])
         try:
-            if spark.interruptAll():
+            spark.addTag(f"stage-{key}")
+            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+            if spark.interruptTag(f"stage-{key}"):
                 log("ended a query that an earlier attempt left running")
                 time.sleep(SETTLE)
         except SparkConnectGrpcException as error:
@@ -204,7 +219,7 @@ def _connect(url: str, key: str, log: Callable[[str], None]) -> Any:
             _close(spark)
         else:
             return spark
-    raise EngineError(f"Spark engine {url} refuses every session of stage key {key}", "restart the engine")
+    raise EngineError(f"Spark engine {url} refuses every session", "restart the engine")
 
 
 def _classic(context: Context) -> Any:

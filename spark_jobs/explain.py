@@ -5,18 +5,17 @@ Each table was written once, by one commit: version 0 of its Delta log names all
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
 from bloomery.errors import BloomeryError
 from spark_jobs.parts import tables_of
+from spark_jobs.tables import logged_files
 
 TABLES = {
     "ingest": "documents",
@@ -126,9 +125,7 @@ def _where(
 def table_files(table: Artifact, cache: Path) -> list[Path]:
     """The Parquet files of one table, on this machine."""
     folder = table.local(cache)
-    log = (folder / "_delta_log" / f"{0:020d}.json").read_text(encoding="utf-8")
-    actions = [json.loads(line) for line in log.splitlines() if line]
-    return [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    return [folder / file for file in logged_files(table)[1]]
 
 
 def _parquet(path: Path) -> Any:

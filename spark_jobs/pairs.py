@@ -26,10 +26,11 @@ from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents, read_live, read_parts, union
 from spark_jobs.signatures import distinct_contents
 from spark_jobs.stages import PAIRS
-from spark_jobs.tables import FILE, record_batch, scratch_table, write_table
+from spark_jobs.tables import FILE, read_table, record_batch, scratch_table, write_table
 
 LEADERS = 4
 JACCARDS = "a string, b string, jaccard double"
+SHINGLES = "content string, shingles binary"
 
 
 class Before(NamedTuple):
@@ -41,8 +42,7 @@ class Before(NamedTuple):
 
 def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `pairs`."""
-    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
-    before = _before(context)
+    signatures, before = context.inputs["signatures"], _before(context)
     with session(context) as spark:
         contents = distinct_contents(read_documents(spark, signatures, "content", "bands"))
         members = contents.selectExpr("content", "explode(bands) AS band")
@@ -51,13 +51,11 @@ def run(context: Context) -> Mapping[str, Artifact]:
         else:
             candidates = scratch_table(spark, context, "candidates", _candidates(members))
             unknown = candidates.select("a", "b").distinct()
-            found = verified(spark, context, unknown, signatures, documents, context.config.ngram)
-            pairs = candidates.join(found, ["a", "b"])
+            pairs = candidates.join(_verified(spark, context, unknown), ["a", "b"])
         columns = ("band", "a", "b", "jaccard")
         profile = write_table(spark, context, "pairs", pairs.select(*columns), (), ())
     context.store.remove(context.place("scratch"))
-    about = Output(digest=profile.digest, rows=profile.rows, facts={"ngram": context.config.ngram})
-    return {"pairs": context.artifact("pairs", about)}
+    return {"pairs": context.artifact("pairs", Output(digest=profile.digest, rows=profile.rows))}
 
 
 def remember(context: Context) -> None:
@@ -73,27 +71,25 @@ def remember(context: Context) -> None:
             return
 
 
-def verified(
-    spark: Any, context: Context, pairs: Any, signatures: Artifact, documents: Artifact, ngram: int
-) -> Any:
+def _verified(spark: Any, context: Context, pairs: Any) -> Any:
     """Pairs (a, b) of contents with the Jaccard index of their texts' shingles, (a, b, jaccard)."""
     F = functions()  # noqa: N806
     pairs = scratch_table(spark, context, "unknown", pairs)
     wanted = union([pairs.selectExpr("a AS content"), pairs.selectExpr("b AS content")]).distinct()
     holders = (
-        read_documents(spark, signatures, "id", "content")
+        read_documents(spark, context.inputs["signatures"], "id", "content")
         .join(wanted, "content", "left_semi")
         .groupBy("content")
         .agg(F.min("id").alias("id"))
     )
     holders = scratch_table(spark, context, "holders", holders)
-    texts = read_documents(spark, documents, "id", "text").join(holders, "id").select("content", "text")
-    sets = texts.mapInArrow(partial(_shingle, ngram), "content string, shingles binary")
+    texts = read_documents(spark, context.inputs["documents"], "id", "text").join(holders, "id")
+    sets = texts.select("content", "text").mapInArrow(partial(_shingle, context.config.ngram), SHINGLES)
     sets = scratch_table(spark, context, "shingles", sets)
     one = sets.selectExpr("content AS a", "shingles AS one")
     other = sets.selectExpr("content AS b", "shingles AS other")
     joined = pairs.join(one, "a").join(other, "b").select("a", "b", "one", "other")
-    return scratch_table(spark, context, "jaccards", joined.mapInArrow(_verify, JACCARDS))
+    return joined.mapInArrow(_verify, JACCARDS)
 
 
 def _before(context: Context) -> Before | None:
@@ -124,13 +120,12 @@ def _manifests(collection: Artifact) -> set[str]:
 def _again(spark: Any, context: Context, before: Before, members: Any) -> Any:
     """The pairs of all buckets: found before where nothing has changed, paired anew in touched ones."""
     touched = scratch_table(spark, context, "touched", _touched(spark, before, context.inputs["signatures"]))
-    found = spark.read.format("delta").load(before.pairs.spark_uri)
+    found = read_table(spark, before.pairs)
     candidates = _candidates(members.join(touched, "band", "left_semi"))
     candidates = scratch_table(spark, context, "candidates", candidates)
     known = found.select("a", "b", "jaccard").distinct()
     unknown = candidates.select("a", "b").distinct().join(known, ["a", "b"], "left_anti")
-    signatures, documents = context.inputs["signatures"], context.inputs["documents"]
-    new = verified(spark, context, unknown, signatures, documents, context.config.ngram)
+    new = scratch_table(spark, context, "new", _verified(spark, context, unknown))
     context.log(f"pairs: {new.count()} new ones verified, all others stand from the snapshot before")
     paired = candidates.join(union([known, new]), ["a", "b"]).select("band", "a", "b", "jaccard")
     return union([found.join(touched, "band", "left_anti").select("band", "a", "b", "jaccard"), paired])
@@ -172,7 +167,7 @@ def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         rows = zip(batch.column("content").to_pylist(), batch.column("text").to_pylist(), strict=True)
         sets = [(content, shingles(text, ngram).tobytes()) for content, text in rows]
-        yield record_batch(sets, "content string, shingles binary")
+        yield record_batch(sets, SHINGLES)
 
 
 def _verify(batches: Iterator[Any]) -> Iterator[Any]:

@@ -56,7 +56,7 @@ def distinct_contents(signatures: Any) -> Any:
 
 
 def _sign(config: MinHashConfig, batches: Iterator[Any]) -> Iterator[Any]:
-    from spark_jobs.minhash import MinHash, content_of, shingles
+    from spark_jobs.minhash import MinHash, content_of, word_ngrams
 
     minhash = MinHash.drawn(config.bands, config.rows, config.seed)
     for batch in batches:
@@ -65,7 +65,7 @@ def _sign(config: MinHashConfig, batches: Iterator[Any]) -> Iterator[Any]:
                 (
                     *(row[name] for name in READ[:-1]),
                     *("kept", None, content_of(row["text"])),
-                    minhash.band_keys(shingles(row["text"], config.ngram)),
+                    minhash.band_keys(word_ngrams(row["text"], config.ngram)),
                 )
                 for row in batch.to_pylist()
             ],

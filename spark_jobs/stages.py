@@ -79,7 +79,7 @@ DEDUP = Stage(
     "dedup",
     2,
     DedupConfig,
-    {"signatures": "signatures.documents", "pairs": "pairs.pairs", "documents": "clean.documents"},
+    {"signatures": "signatures.documents", "pairs": "pairs.pairs"},
     body="spark_jobs.dedup:run",
 )
 DECONTAMINATE = Stage(

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs import minhash
 from spark_jobs.components import forest
-from spark_jobs.minhash import MinHash, jaccard, normalised, shingles
+from spark_jobs.minhash import MinHash, jaccard, normalised, shingles, word_hashes, words_of
 from spark_jobs.shard import spread
 from tests.spark_jobs.corpus import prose
 
-FROZEN = [-1642845882745541791, -3214857432318315602, 4189523086370306502]
+FROZEN = [-7800559962542336001, -5347620574820533320, -2856700008250500010]
 
 
 def test_shingles_are_a_set_of_words_in_a_row():
@@ -24,6 +25,20 @@ def test_shingles_are_a_set_of_words_in_a_row():
     assert len(shingles("a a a a a a a", 2)) == 1
     assert not np.array_equal(shingles("a b", 2), shingles("b a", 2))
     assert normalised("A  b\n\tC") == "a b c"
+
+
+@given(st.text() | st.text("ab _9é\u0130\u4e2d\U0001d7d8.,\n"), st.integers(1, 9))
+def test_hashes_are_those_of_the_words_in_blocks_of_any_size(text, block):
+    """One a word, equal for equal words and for no others, wherever a block ends."""
+    words, whole = words_of(text), word_hashes(text)
+    assert len(whole) == len(words) and len(set(whole.tolist())) == len(set(words))
+    assert np.array_equal(whole, [word_hashes(word)[0] for word in words])
+    usual = minhash.BLOCK
+    try:
+        minhash.BLOCK = block
+        assert np.array_equal(word_hashes(text), whole)
+    finally:
+        minhash.BLOCK = usual
 
 
 def test_keys_are_frozen():

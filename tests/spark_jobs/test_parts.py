@@ -22,7 +22,7 @@ from spark_jobs.parts import read_parts
 from tests.spark_jobs.conftest import Pipeline
 from tests.spark_jobs.corpus import prose
 
-WAY = ("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger")
+WAY = ("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger")
 
 
 def write(folder: Path, name: str, numbers: list[int], ending: str = "") -> None:
@@ -102,7 +102,7 @@ def test_preferred_sources_survive(pipeline):
     write(pipeline.corpus / "two", "b.jsonl", list(range(12)), " And more.")
     sources = tuple(Source(name=name, uri=str(pipeline.corpus / name)) for name in ("one", "two"))
     pipeline.snapshot = SnapshotConfig(sources=sources)
-    way = ("ingest", "clean", "signatures", "pairs", "dedup")
+    way = ("ingest", "measure", "clean", "signatures", "pairs", "dedup")
     survivors = {}
     for prefer in ((), ("one",), ("two", "one")):
         pipeline.run(*way, configs={"dedup": DedupConfig(prefer=prefer)})
@@ -116,7 +116,7 @@ def test_one_url_is_one_document(pipeline):
     rows = [{"url": f"https://example.org/{n % 12}", "text": prose(n + 100)} for n in range(24)]
     (pipeline.corpus / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = {"dedup": DedupConfig(url=True)}
-    pipeline.run("ingest", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger", configs=chosen)
+    pipeline.run("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger", configs=chosen)
     rows = {row["id"]: row for row in pipeline.rows("ledger", "ledger")}
     assert sum(row["status"] == "kept" for row in rows.values()) == 12
     for row in rows.values():
@@ -124,8 +124,8 @@ def test_one_url_is_one_document(pipeline):
             assert rows[row["duplicate_of"]]["url"] == row["url"] and row["jaccard"] is None
 
 
-@pytest.mark.parametrize("shape", ["path", "star", "random"])
-def test_components_of_any_shape(shape, spark_engine, tmp_path):
+@pytest.mark.parametrize("shape, tasks", [("path", 5), ("star", 3), ("random", 7), ("random", 1)])
+def test_components_of_any_shape(shape, tasks, spark_engine, tmp_path):
     """Against union-find on the whole graph; a long path is what rounds find hardest."""
     draw = random.Random(shape)
     names = [f"{draw.getrandbits(64):016x}" for _ in range(400)]
@@ -141,5 +141,5 @@ def test_components_of_any_shape(shape, spark_engine, tmp_path):
         frame = spark.createDataFrame(
             [tuple(sorted(edge)) for edge in edges], "a string, b string"
         ).repartition(5)
-        found = {row["node"]: row["least"] for row in components(spark, context, frame).collect()}
+        found = {row["node"]: row["least"] for row in components(spark, context, frame, tasks).collect()}
     assert found == forest(edges)
