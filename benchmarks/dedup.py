@@ -42,7 +42,9 @@ def main() -> None:
         count, size = corpora.write(folder, corpora.perturbed(MEGABYTES))
         print(f"{count} documents, {size / 1e6:.0f} MB", file=sys.stderr)
         ours, kept = _ours(folder)
-        theirs_seconds = run_peer("datatrove", DATATROVE, "datatrove_minhash.py", str(folder), f"{name}/peer")["seconds"]
+        theirs_seconds = run_peer(
+            "datatrove", DATATROVE, "datatrove_minhash.py", str(folder), f"{name}/peer"
+        )["seconds"]
         theirs = set(Path(name, "peer", "kept.txt").read_text().splitlines())
         print(f"kept: {len(kept)} by ours, {len(theirs)} by the peer", file=sys.stderr)
         quality = [_quality(folder, found) for found in (kept, theirs)]

@@ -65,8 +65,22 @@ def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[S
         }
         names = _names(tables["ingest"], document, Path(cache))
         for stage, table in tables.items():
-            steps += [Step(stage, row["id"], _short(row)) for row in _rows_of(table, names, Path(cache))]
+            rows = _rows_of(table, names, Path(cache))
+            _name_survivors(rows, tables["ingest"], Path(cache))
+            steps += [Step(stage, row["id"], _short(row)) for row in rows]
     return sorted(steps, key=lambda step: names.index(step.document))
+
+
+def _name_survivors(rows: list[dict[str, Any]], ingested: Artifact, cache: Path) -> None:
+    """Adds `survivor` to rows that are duplicates: where the document that stands for them came from."""
+    wanted = [row["duplicate_of"] for row in rows if row.get("duplicate_of")]
+    places = {
+        found["id"]: ", ".join(filter(None, (f"{found['source']}/{found['path']}", found["url"])))
+        for found in (_rows_of(ingested, wanted, cache) if wanted else [])
+    }
+    for row in rows:
+        if row.get("duplicate_of"):
+            row["survivor"] = places.get(row["duplicate_of"])
 
 
 def read_rows(table: Artifact, cache: Path) -> list[dict[str, Any]]:

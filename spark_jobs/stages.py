@@ -36,7 +36,7 @@ def collected(part: Stage, source: str) -> Stage:
 
 INGEST_PART = Stage(
     "ingest_part",
-    2,
+    3,
     IngestConfig,
     {"files": "part.files"},
     ("fastwarc", "orjson", "pyarrow", "resiliparse", "zstandard"),

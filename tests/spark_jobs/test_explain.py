@@ -13,11 +13,13 @@ def manifests(finished):
 
 
 def test_a_survivors_way_ends_in_a_shard(finished):
-    survivor = next(r for r in finished.rows("dedup") if r["status"] == "kept" and r["url"])
+    survivor = next(r for r in finished.rows("decontaminate") if r["status"] == "kept" and r["url"])
     for name in (survivor["id"], survivor["id"][:12], survivor["url"]):
         found = explain(finished.store, manifests(finished), name)
         steps = [step for step in found if step.document == survivor["id"]]
-        assert [step.stage for step in steps] == ["ingest", "clean", "dedup", "decontaminate", "shard"]
+        assert [step.stage for step in steps] == [
+            *("ingest", "measure", "clean", "dedup", "decontaminate", "shard")
+        ]
         assert name == survivor["url"] or steps == found
     assert steps[-1].row["split"] == survivor["split"] and "position" in steps[-1].row
     assert len(steps[0].row["text"]) < 250 and "characters)" in steps[0].row["text"]
@@ -26,8 +28,10 @@ def test_a_survivors_way_ends_in_a_shard(finished):
 def test_a_duplicates_way_names_its_survivor(finished):
     duplicate = next(r for r in finished.rows("dedup") if r["rule"] == "dedup.near")
     steps = explain(finished.store, manifests(finished), duplicate["id"])
-    assert [step.stage for step in steps] == ["ingest", "clean", "dedup"]
+    assert [step.stage for step in steps] == ["ingest", "measure", "clean", "dedup"]
     assert steps[-1].row["duplicate_of"] == duplicate["duplicate_of"]
+    survivor = next(r for r in finished.rows("ingest") if r["id"] == duplicate["duplicate_of"])
+    assert steps[-1].row["survivor"] == f"{survivor['source']}/{survivor['path']}, {survivor['url']}"
 
 
 def test_a_path_names_every_record_of_the_file(finished):

@@ -116,7 +116,17 @@ def test_one_url_is_one_document(pipeline):
     rows = [{"url": f"https://example.org/{n % 12}", "text": prose(n + 100)} for n in range(24)]
     (pipeline.corpus / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = {"dedup": DedupConfig(url=True)}
-    pipeline.run("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger", configs=chosen)
+    pipeline.run(
+        "ingest",
+        "measure",
+        "clean",
+        "signatures",
+        "pairs",
+        "dedup",
+        "decontaminate",
+        "ledger",
+        configs=chosen,
+    )
     rows = {row["id"]: row for row in pipeline.rows("ledger", "ledger")}
     assert sum(row["status"] == "kept" for row in rows.values()) == 12
     for row in rows.values():
