@@ -36,7 +36,7 @@ from spark_jobs.tokenizer import SEPARATOR, load
 
 SPLITS = ("train", "held_out")
 BUCKET_BITS = 20
-TOKENS = "id string, split string, tokens binary, count bigint, bytes bigint"
+TOKENS = "id string, source string, split string, tokens binary, count bigint, bytes bigint"
 INDEX = (
     "id string, split string, number bigint, shard string, position bigint, tokens bigint, bytes bigint, "
     "bin_sha256 string, idx_sha256 string"
@@ -60,10 +60,11 @@ def run(context: Context) -> Mapping[str, Artifact]:
     vocabulary = load(tokenizer)
     dtype = token_dtype(vocabulary.get_vocab_size())
     with session(context) as spark:
-        kept = read_table(spark, documents).where("status = 'kept'").select("id", "split", "text")
+        kept = read_table(spark, documents).where("status = 'kept'").select("id", "source", "split", "text")
         encoded = kept.mapInArrow(partial(_encode, tokenizer, dtype.str), TOKENS)
         tokens = _with_key(scratch_table(spark, context, "tokens", encoded), config.seed)
         bounds = _bounds(tokens, max(1, config.target_bytes // dtype.itemsize))
+        facts = _facts(tokens)
         ordered = _by_shard(tokens, bounds, context.execution.spark.partitions)
         rows = ordered.mapInArrow(partial(_write, context.store, context.place("shards"), dtype.str), INDEX)
         profile = write_table(spark, context, "index", rows, GROUP, ("tokens", "bytes"))
@@ -80,7 +81,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
         "splits": {split: _split(profile, split, bounds) for split in SPLITS},
     }
     return {
-        "shards": _folder(context, manifest),
+        "shards": _folder(context, manifest, facts),
         "index": context.artifact("index", Output(digest=profile.digest, rows=profile.rows)),
     }
 
@@ -93,15 +94,13 @@ def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[An
         encodings = vocabulary.encode_batch_fast(texts, add_special_tokens=False)
         rows = [
             (
-                name,
-                split,
+                *(name, source, split),
                 np.array([*found.ids, separator], dtype).tobytes(),
                 len(found.ids) + 1,
                 len(text.encode()),
             )
-            for name, split, text, found in zip(
-                batch.column("id").to_pylist(),
-                batch.column("split").to_pylist(),
+            for name, source, split, text, found in zip(
+                *(batch.column(column).to_pylist() for column in ("id", "source", "split")),
                 texts,
                 encodings,
                 strict=True,
@@ -227,7 +226,25 @@ def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
     return totals | {"shards": shards}
 
 
-def _folder(context: Context, manifest: dict[str, Any]) -> Artifact:
+def _facts(tokens: Any) -> dict[str, Any]:
+    """Of the training split: documents and tokens per source, and documents per power of two of their
+    tokens."""
+    F = functions()  # noqa: N806
+    power = F.floor(F.log2(F.col("count"))).cast("int").alias("power")
+    counted = (
+        tokens.where("split = 'train'").groupBy("source", power).agg(F.count("*"), F.sum("count")).collect()
+    )
+    sources: dict[str, dict[str, int]] = {}
+    lengths: dict[str, int] = {}
+    for source, exponent, documents, total in sorted(counted):
+        known = sources.setdefault(source, {"documents": 0, "tokens": 0})
+        known["documents"] += documents
+        known["tokens"] += total
+        lengths[str(exponent)] = lengths.get(str(exponent), 0) + documents
+    return {"sources": sources, "lengths": lengths}
+
+
+def _folder(context: Context, manifest: dict[str, Any], about: dict[str, Any]) -> Artifact:
     """Writes manifest.json, the last file of the folder, and returns the output."""
     data, splits = canonical(manifest), manifest["splits"]
     context.store.put_new(context.place("shards/manifest.json"), data)
@@ -243,7 +260,9 @@ def _folder(context: Context, manifest: dict[str, Any]) -> Artifact:
         | {"shards": len(found["shards"])}
         for split, found in splits.items()
     }
-    return context.artifact("shards", Output(digest=tree_digest(files), facts={"splits": facts}, **totals))
+    return context.artifact(
+        "shards", Output(digest=tree_digest(files), facts=about | {"splits": facts}, **totals)
+    )
 
 
 def _sweep(store: Store, place: str) -> None:

@@ -113,7 +113,7 @@ TOKENIZER = Stage(
 )
 SHARD = Stage(
     "shard",
-    1,
+    2,
     ShardConfig,
     {"documents": "decontaminate.documents", "tokenizer": "tokenizer.tokenizer"},
     ("tokenizers",),

@@ -31,7 +31,9 @@ def test_a_duplicates_way_names_its_survivor(finished):
     assert [step.stage for step in steps] == ["ingest", "measure", "clean", "dedup"]
     assert steps[-1].row["duplicate_of"] == duplicate["duplicate_of"]
     survivor = next(r for r in finished.rows("ingest") if r["id"] == duplicate["duplicate_of"])
-    assert steps[-1].row["survivor"] == f"{survivor['source']}/{survivor['path']}, {survivor['url']}"
+    assert steps[-1].row["survivor"] == ", ".join(
+        filter(None, [f"{survivor['source']}/{survivor['path']}", survivor["url"]])
+    )
 
 
 def test_a_path_names_every_record_of_the_file(finished):

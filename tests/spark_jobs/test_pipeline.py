@@ -168,5 +168,9 @@ def test_facts_are_the_funnel(finished):
     assert facts["status"] == dict(Counter(row["status"] for row in rows))
     assert facts["rules"] == dict(Counter(row["rule"] for row in rows if row["rule"]))
     assert facts["splits"] == dict(Counter(row["split"] for row in rows if row["split"]))
-    tokens = finished.outcomes["shard"].manifest.outputs["shards"].tokens
+    shards = finished.outcomes["shard"].manifest.outputs["shards"]
+    train, tokens = shards.facts["splits"]["train"], shards.tokens
+    assert shards.facts["sources"] == {"corpus": {"documents": train["documents"], "tokens": train["tokens"]}}
+    counts = [row["tokens"] for row in finished.rows("shard", "index") if row["split"] == "train"]
+    assert shards.facts["lengths"] == dict(Counter(str(count.bit_length() - 1) for count in counts))
     assert tokens == int(np.sum([row["tokens"] for row in finished.rows("shard", "index")]))
