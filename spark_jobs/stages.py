@@ -16,6 +16,7 @@ from bloomery.config.corpus import (
     DedupConfig,
     LedgerConfig,
     MinHashConfig,
+    MixtureConfig,
     ShardConfig,
     TokenizerConfig,
 )
@@ -120,10 +121,11 @@ SHARD = Stage(
     body="spark_jobs.shard:run",
     gates=("corpus_gate",),
 )
+MIXTURE = Stage("mixture", 1, MixtureConfig, {"shards": "shard.shards"}, body="spark_jobs.mixture:run")
 STAGES = {
     stage.name: stage
     for stage in (
         *(SNAPSHOT, INGEST, MEASURE, CLEAN, SIGNATURES, PAIRS, DEDUP, DECONTAMINATE, LEDGER),
-        *(TOKENIZER, SHARD),
+        *(TOKENIZER, SHARD, MIXTURE),
     )
 }

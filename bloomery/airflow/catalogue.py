@@ -16,6 +16,6 @@ STAGES: dict[str, Stage] = {
 
 DATA_STAGES = (
     *("snapshot", "ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger"),
-    *("corpus_gate", "tokenizer", "shard", "shard_gate"),
+    *("corpus_gate", "tokenizer", "shard", "mixture", "shard_gate"),
 )
 """The stages of the DAG `corpus`, in its order."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bloomery.config.base import Config
 from bloomery.config.cleaning import CleanConfig, MeasureConfig
@@ -98,6 +98,42 @@ class ShardGateConfig(Config):
     min_bytes_per_token: float = Field(1.5, gt=0, description="least mean bytes of text a token")
 
 
+class MixtureSource(Config):
+    """A source's share of a training run."""
+
+    name: str = Field(description="name of the source")
+    weight: float = Field(
+        ge=0, description="share of the run's tokens, relative to the other sources' weights"
+    )
+    max_epochs: float | None = Field(
+        None, gt=0, description="most times it may be repeated; none is the mixture's"
+    )
+
+
+class MixtureConfig(Config):
+    """How many tokens of each source a training run takes."""
+
+    sources: tuple[MixtureSource, ...] = Field(
+        (), description="weight of every source; none takes each by its size"
+    )
+    tokens: int | None = Field(
+        None, gt=0, description="token budget; none takes what the caps allow, at most once"
+    )
+    max_epochs: float = Field(
+        4.0,
+        gt=0,
+        description="most times a source may be repeated (arXiv:2305.16264: up to 4 is nearly as new)",
+    )
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"sources of the mixture must differ; named twice: {', '.join(twice)}")
+        return self
+
+
 class CorpusConfig(Config):
     """From sources to shards."""
 
@@ -114,4 +150,5 @@ class CorpusConfig(Config):
     gate: CorpusGateConfig = Field(CorpusGateConfig(), description="policy for the deduplicated snapshot")
     tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="tokenizer")
     shards: ShardConfig = Field(ShardConfig(), description="token shards")
+    mixture: MixtureConfig = Field(MixtureConfig(), description="tokens of each source in a training run")
     shard_gate: ShardGateConfig = Field(ShardGateConfig(), description="policy for the shards")
