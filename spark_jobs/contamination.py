@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bloomery.config.corpus import DecontaminateConfig
-from spark_jobs.minhash import WORD, Hashes, ngrams, word_hashes, words_of
+from spark_jobs.minhash import WORD, Hashes, ngrams, same_length_lower, word_hashes, words_of
 
 
 class Item(NamedTuple):
@@ -82,7 +82,7 @@ class Index:
         for width, position in self._matches(hashes):
             for wanted, _ in self._grams[width][int(ngrams(hashes[position : position + width], width)[0])]:
                 words = words or words_of(text)
-                spans = spans or [match.span() for match in WORD.finditer(_same_length_lower(text))]
+                spans = spans or [match.span() for match in WORD.finditer(same_length_lower(text))]
                 hit = self._hit(wanted, words, spans, position, width)
                 known = found.get(wanted.name)
                 if hit and (known is None or (hit.answered, -hit.start) > (known.answered, -known.start)):
@@ -121,23 +121,6 @@ def index_of(items: bytes, config: str) -> Index:
     """The index of a set of items as `Item` rows in JSON; built once a process."""
     rows = [Item(*row) for row in json.loads(items)]
     return Index(rows, DecontaminateConfig.model_validate_json(config))
-
-
-def cut(text: str, hits: Sequence[Hit]) -> str:
-    """The text without what its hits cover."""
-    kept, at = [], 0
-    for start, end in sorted((hit.start, hit.end) for hit in hits):
-        kept.append(text[at : max(at, start)])
-        at = max(at, end)
-    return "".join([*kept, text[at:]])
-
-
-def _same_length_lower(text: str) -> str:
-    """Lower case, character by character: a few characters have a lower case of two, which moves places."""
-    lower = text.lower()
-    return (
-        lower if len(lower) == len(text) else "".join(low if len(low := c.lower()) == 1 else c for c in text)
-    )
 
 
 def _find(words: list[str], wanted: list[str]) -> int | None:

@@ -1,9 +1,10 @@
 """Decontaminate: the surviving documents with their texts, without what an eval set holds.
 
-    clean texts x decisions of dedup -> survivors -> eval items in each -> documents, hits
+    clean texts x decisions of dedup -> survivors, repeats cut out -> eval items in each -> documents, hits
 
 documents   id, source, path, length, url, date, licence, language, content, split, bytes, text,
-            status (kept | contaminated), rule, item (the first one found), cut (characters taken out)
+            status (kept | contaminated | duplicate), rule, item (the first one found), cut (characters
+            taken out)
 hits        one row an eval item and document: item, id, start, end, answered, action
 """
 
@@ -16,17 +17,19 @@ from typing import Any
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DecontaminateConfig
-from spark_jobs.engine import session
+from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents
 from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
 
-READ = ("id", "source", "path", "length", "url", "language", "content", "split", "text")
+READ = ("id", "source", "path", "length", "url", "language", "content", "split", "places", "text")
 SCHEMA = (
     "id string, source string, path string, length bigint, url string, language string, content string, "
     "split string, text string, bytes bigint, status string, rule string, item string, cut bigint, "
     "hits array<string>"
 )
 RULE = "contamination"
+REPEATS = "dedup.repeats"
+"""Of a document that stands whole in others, piece by piece."""
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -36,9 +39,18 @@ def run(context: Context) -> Mapping[str, Artifact]:
         BalanceError: rows were lost or doubled.
     """
     decisions, items = context.inputs["decisions"], context.inputs["evals"].read()
+    cuts = context.inputs["cuts"]
     with session(context) as spark:
         survivors = read_table(spark, decisions).where("status = 'kept'").select("id", "content", "split")
         texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
+        if cuts.output.rows:
+            F = functions()  # noqa: N806
+            places = F.collect_list(F.struct("start", "end")).alias("places")
+            survivors = survivors.join(read_table(spark, cuts).groupBy("id").agg(places), "id", "left")
+        else:
+            survivors = survivors.selectExpr(
+                "*", "cast(null AS array<struct<start: bigint, end: bigint>>) AS places"
+            )
         rows = texts.join(survivors, "id").select(*READ)
         judged = rows.mapInArrow(partial(_judge, items, context.config), SCHEMA)
         group = (*FILE, "status", "rule", "split", "language")
@@ -78,22 +90,30 @@ def _documents_by(profile: Any, column: str) -> dict[str, int]:
 def _judge(items: bytes, config: DecontaminateConfig, batches: Iterator[Any]) -> Iterator[Any]:
     import json
 
-    from spark_jobs.contamination import cut, index_of
+    from spark_jobs.contamination import index_of
+    from spark_jobs.repeats import cut
 
     index = index_of(items, config.model_dump_json())
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
-            text = row["text"]
+            places = [(place["start"], place["end"]) for place in row["places"] or ()]
+            text = cut(row["text"], places)
             hits = index.hits(text)
-            left = cut(text, hits) if hits and config.action == "cut" else text
-            contaminated = bool(hits) and (config.action == "drop" or not left.strip())
-            about = [row[name] for name in READ[:-1]]
+            left = cut(text, [(hit.start, hit.end) for hit in hits]) if config.action == "cut" else text
+            fate: tuple[str, str | None, str | None]
+            kept = None
+            if hits and (config.action == "drop" or not left.strip()):
+                fate = ("contaminated", RULE, hits[0].item)
+            elif places and not left.strip():
+                fate = ("duplicate", REPEATS, None)
+            else:
+                fate, kept = ("kept", None, None), left
+            about = [row[name] for name in READ[:-2]]
             listed = [
                 json.dumps([hit.item, str(hit.start), str(hit.end), str(hit.answered).lower()])
                 for hit in hits
             ]
-            fate = ("contaminated", RULE, hits[0].item) if contaminated else ("kept", None, None)
-            kept = None if contaminated else left
-            rows.append((*about, kept, len(left.encode()), *fate, len(text) - len(left), listed))
+            taken = len(row["text"]) - len(left)
+            rows.append((*about, kept, len(left.encode()), *fate, taken, listed))
         yield record_batch(rows, SCHEMA)

@@ -8,6 +8,9 @@ The survivor is the least by (place of its source in `prefer`, content, id): a p
 documents, so neither partitions nor the order of snapshots change it. A new document may unseat an earlier
 survivor; the new table says so, the old one stays.
 
+Pieces of survivors that stand elsewhere, too, are found where asked for (`repeats`); `decontaminate`, which
+writes the texts, cuts them out.
+
 Row: id, source, path, length, content, status (kept | duplicate), rule, duplicate_of, jaccard, split.
 """
 
@@ -16,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bloomery.artifacts.manifest import Artifact
+from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DedupConfig
 from spark_jobs.components import components
 from spark_jobs.engine import functions, session, windows
 from spark_jobs.pairs import remember
 from spark_jobs.parts import read_documents, union
+from spark_jobs.repeats import find_repeats
 from spark_jobs.tables import FILE, check_balance, read_table, scratch_table, write_table
 
 EDGES = 500_000
@@ -46,12 +50,27 @@ def run(context: Context) -> Mapping[str, Artifact]:
             (*FILE, "status", "rule", "split"),
             ("length",),
         )
+        cuts = _repeats(spark, context)
     context.store.remove(context.place("scratch"))
     check_balance("dedup", signatures.output.rows, profile.rows)
     splits = {split: count for (split,), count in sorted(profile.counts_by("split").items()) if split}
     output = profile.output()
     output = output.model_copy(update={"facts": output.facts | {"splits": splits}})
-    return {"documents": context.artifact("documents", output)}
+    return {"documents": context.artifact("documents", output), "cuts": cuts}
+
+
+def _repeats(spark: Any, context: Context) -> Artifact:
+    """What is to be cut out of survivors: a table where it was asked for, else nothing."""
+    config = context.config.repeats
+    if not (config.lines or config.paragraphs or config.words):
+        return context.blob("cuts", b"", rows=0)
+    decided = read_table(spark, context.artifact("documents", Output(digest="")))
+    survivors = decided.where("status = 'kept'").select("id", "content")
+    texts = read_documents(spark, context.inputs["documents"], "id", "text").join(survivors, "id")
+    found = find_repeats(texts.select("id", "content", "text"), config)
+    profile = write_table(spark, context, "cuts", found, ("rule",), ())
+    facts = {"rules": {rule: count for (rule,), count in sorted(profile.counts_by("rule").items())}}
+    return context.artifact("cuts", Output(digest=profile.digest, rows=profile.rows, facts=facts))
 
 
 def _decide(spark: Any, context: Context) -> Any:

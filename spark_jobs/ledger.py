@@ -63,7 +63,8 @@ def _rows(ingested: Any, cleaned: Any, decisions: Any, documents: Any) -> Any:
     final = documents.selectExpr("id", "status AS final", "rule AS final_rule", "item", "split", "cut")
     joined = found.join(clean, "id", "left").join(dedup, "id", "left").join(final, "id", "left")
     stage = """CASE WHEN read <> 'kept' THEN 'ingest' WHEN cleaned <> 'kept' THEN 'clean'
-        WHEN decided <> 'kept' THEN 'dedup' WHEN final <> 'kept' THEN 'decontaminate' END AS stage"""
+        WHEN decided <> 'kept' THEN 'dedup' WHEN final = 'duplicate' THEN 'dedup'
+        WHEN final <> 'kept' THEN 'decontaminate' END AS stage"""
     # A record that a stage has lost has no status there: it is `lost`, and the balance is checked below.
     status = """CASE WHEN read <> 'kept' THEN read WHEN cleaned <> 'kept' THEN cleaned
         WHEN decided <> 'kept' THEN decided ELSE coalesce(final, 'lost') END AS status"""

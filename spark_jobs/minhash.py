@@ -63,6 +63,15 @@ def words_of(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
+def same_length_lower(text: str) -> str:
+    """Lower case, character by character: a few have a lower case of two, which would move all that
+    follows."""
+    lower = text.lower()
+    return (
+        lower if len(lower) == len(text) else "".join(low if len(low := c.lower()) == 1 else c for c in text)
+    )
+
+
 def word_hashes(text: str) -> Hashes:
     """64-bit hash of each of `words_of(text)`, in order: [words].
 

@@ -80,14 +80,19 @@ DEDUP = Stage(
     "dedup",
     2,
     DedupConfig,
-    {"signatures": "signatures.documents", "pairs": "pairs.pairs"},
+    {"signatures": "signatures.documents", "pairs": "pairs.pairs", "documents": "clean.documents"},
     body="spark_jobs.dedup:run",
 )
 DECONTAMINATE = Stage(
     "decontaminate",
     1,
     DecontaminateConfig,
-    {"documents": "clean.documents", "decisions": "dedup.documents", "evals": "snapshot.evals"},
+    {
+        "documents": "clean.documents",
+        "decisions": "dedup.documents",
+        "cuts": "dedup.cuts",
+        "evals": "snapshot.evals",
+    },
     body="spark_jobs.decontaminate:run",
 )
 LEDGER = Stage(

@@ -20,6 +20,17 @@ class MinHashConfig(Config):
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the hash functions")
 
 
+class RepeatsConfig(Config):
+    """Pieces of surviving texts that stand elsewhere, too: all but one are cut out."""
+
+    lines: bool = Field(False, description="cut lines that stand elsewhere, too")
+    paragraphs: bool = Field(False, description="cut paragraphs that stand elsewhere, too (CCNet)")
+    min_characters: int = Field(20, ge=1, description="a shorter line or paragraph may stand anywhere")
+    words: int | None = Field(
+        None, ge=10, description="cut runs of so many words that stand elsewhere, too (Lee et al.: 50)"
+    )
+
+
 class DedupConfig(Config):
     """Which documents say the same, which of them survives, then the held-out split."""
 
@@ -30,6 +41,7 @@ class DedupConfig(Config):
     prefer: tuple[str, ...] = Field(
         (), description="sources whose copy survives, best first; all others come after these, all alike"
     )
+    repeats: RepeatsConfig = Field(RepeatsConfig(), description="pieces of texts that stand elsewhere, too")
     held_out: float = Field(
         0.05, ge=0, lt=1, description="fraction of surviving documents kept apart for evaluation"
     )

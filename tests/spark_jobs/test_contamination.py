@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bloomery.config.corpus import DecontaminateConfig
 from bloomery.config.sources import EvalSet, SnapshotConfig
-from spark_jobs.contamination import Index, Item, cut, findable
+from spark_jobs.contamination import Index, Item, findable
 from spark_jobs.evalsets import EvalSetError, read_eval_sets
+from spark_jobs.repeats import cut
 from tests.spark_jobs.corpus import prose, snapshot_config
 
 QUESTION = "Natalia sold clips to forty eight of her friends in April, and then she sold half as many in May."
@@ -53,8 +54,8 @@ def test_a_text_is_cut_at_its_matches_alone():
     """By place: the same words elsewhere stay. Characters whose lower case is longer move nothing."""
     before, after = f"İstanbul. {QUESTION[:30]} ", f" {prose(5)} {QUESTION[:30]}"
     text = before + QUESTION + after
-    assert cut(text, hits(text, ITEM)).startswith(before) and cut(text, hits(text, ITEM)).endswith(after)
-    assert len(cut(text, hits(text, ITEM))) < len(before + after) + 40
+    left = cut(text, [(hit.start, hit.end) for hit in hits(text, ITEM)])
+    assert left.startswith(before) and left.endswith(after) and len(left) < len(before + after) + 40
 
 
 @given(st.text(), st.lists(st.text(min_size=1), max_size=3))
