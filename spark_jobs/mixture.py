@@ -39,11 +39,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
     Raises:
         MixtureError: an impossible plan.
     """
-    held = {
-        source: int(found["tokens"])
-        for source, found in context.inputs["shards"].output.facts["sources"].items()
-    }
-    shares = plan(context.config, held)
+    shares = plan(context.config, context.inputs["shards"].output.facts["sources"])
     for source, share in shares.items():
         context.log(
             f"mixture: {source}: {share.tokens:,} tokens ({share.weight:.1%}), {share.epochs:.2f} epochs "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
@@ -226,25 +227,19 @@ def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
     return totals | {"shards": shards}
 
 
-def _facts(tokens: Any) -> dict[str, Any]:
-    """Of the training split: documents and tokens per source, and documents per power of two of their
-    tokens."""
+def _facts(tokens: Any) -> dict[str, dict[str, int]]:
+    """Training tokens by source, and documents by the number of bits of their tokens."""
     F = functions()  # noqa: N806
-    power = F.floor(F.log2(F.col("count"))).cast("int").alias("power")
-    counted = (
-        tokens.where("split = 'train'").groupBy("source", power).agg(F.count("*"), F.sum("count")).collect()
-    )
-    sources: dict[str, dict[str, int]] = {}
-    lengths: dict[str, int] = {}
-    for source, exponent, documents, total in sorted(counted):
-        known = sources.setdefault(source, {"documents": 0, "tokens": 0})
-        known["documents"] += documents
-        known["tokens"] += total
-        lengths[str(exponent)] = lengths.get(str(exponent), 0) + documents
-    return {"sources": sources, "lengths": lengths}
+    bits = F.length(F.bin("count")).alias("bits")
+    found = tokens.groupBy("split", "source", bits).agg(F.sum("count"), F.count("*")).collect()
+    sources, lengths = Counter[str](), Counter[str]()
+    for split, source, width, total, documents in found:
+        sources[source] += total if split == "train" else 0
+        lengths[str(width)] += documents
+    return {"sources": dict(sorted(sources.items())), "lengths": dict(sorted(lengths.items()))}
 
 
-def _folder(context: Context, manifest: dict[str, Any], about: dict[str, Any]) -> Artifact:
+def _folder(context: Context, manifest: dict[str, Any], about: Mapping[str, Any]) -> Artifact:
     """Writes manifest.json, the last file of the folder, and returns the output."""
     data, splits = canonical(manifest), manifest["splits"]
     context.store.put_new(context.place("shards/manifest.json"), data)
@@ -261,7 +256,7 @@ def _folder(context: Context, manifest: dict[str, Any], about: dict[str, Any]) -
         for split, found in splits.items()
     }
     return context.artifact(
-        "shards", Output(digest=tree_digest(files), facts=about | {"splits": facts}, **totals)
+        "shards", Output(digest=tree_digest(files), facts={**about, "splits": facts}, **totals)
     )
 
 

@@ -23,8 +23,8 @@ from spark_jobs.whatif import KEPT, changed, what_if
 
 EVERYTHING = CleanConfig(
     chain=tuple(
-        "document opt_out licence blocklist language gopher gopher_repetition c4 refinedweb fineweb pii "
-        "classifier".split()  # noqa: SIM905
+        "document opt_out licence blocklist language gopher "  # noqa: SIM905
+        "gopher_repetition c4 refinedweb fineweb pii classifier".split()
     ),
     licences=("mit", "it's \\ free"),
     pii=PiiConfig(max_email=1),
