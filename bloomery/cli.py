@@ -264,10 +264,11 @@ def invalidate(
 
 @app.command(**example("bloomery waive VERDICT --reason 'known and harmless'"))
 def waive(
-    verdict: Annotated[str, typer.Argument(help="digest of the failed verdict's manifest")],
+    verdict: Annotated[str, typer.Argument(help="digest of the verdict's manifest")],
     reason: Annotated[str, typer.Option(help="why; kept for ever")],
 ) -> None:
-    """Record a waiver of a failed verdict: the stages behind its gate may run."""
+    """Record a waiver: stages behind the failed gate may run; a model of data that it warned of may be
+    released."""
     import getpass
 
     from bloomery.artifacts.lineage import find
@@ -279,7 +280,7 @@ def waive(
         raise BloomeryError(f"{verdict} is no verdict of a gate", "the failed task's log names it")
     value = {"digest": verdict, "reason": reason, "who": getpass.getuser(), "when": time.time()}
     move_ref(_store(), f"waivers/{verdict}", value, read_ref(_store(), f"waivers/{verdict}"))
-    console.print(f"{verdict} is waived; clear the gate's task to go on")
+    console.print(f"{verdict} is waived; clear the gate's task, or the release's task decide, to go on")
 
 
 def _store() -> Any:

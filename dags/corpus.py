@@ -5,12 +5,13 @@ from __future__ import annotations
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from bloomery.airflow.assets import DATASETS, UNTIL, announce
-from bloomery.airflow.catalogue import DATA_STAGES
+from bloomery.airflow.catalogue import DATA_STAGES, REPORTED
 from bloomery.airflow.operators import DEFAULTS, LOG, StageOperator, at, explained
+from bloomery.airflow.reports import ReportOperator
 
 with DAG(
     "corpus",
-    description="Sources -> records -> clean texts -> survivors -> gate -> tokenizer -> shards -> gate",
+    description="Sources -> records -> clean texts -> survivors -> gate -> shards -> gate -> report",
     schedule=at("0 0 * * *"),
     is_paused_upon_creation=False,
     catchup=False,
@@ -69,5 +70,6 @@ with DAG(
 
     item = snapshot(begin())
     for name in DATA_STAGES[1:]:
-        item = StageOperator(task_id=name, item=item, pool="spark").output
+        operator = ReportOperator if name in REPORTED else StageOperator
+        item = operator(task_id=name, item=item, pool="spark").output
     wake(publish(item))

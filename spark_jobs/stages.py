@@ -2,7 +2,7 @@
 
 snapshot -> ingest -> measure -> clean -> signatures -> pairs -> dedup -> decontaminate -> tokenizer
                                                                      |             |
-                                                                   ledger        shard
+                                                              ledger, profile    shard
 
 Those that read files or texts run once a part of the snapshot, as stages of their own (`ingest_part`, ...).
 """
@@ -17,6 +17,7 @@ from bloomery.config.corpus import (
     LedgerConfig,
     MinHashConfig,
     MixtureConfig,
+    ProfileConfig,
     ShardConfig,
     TokenizerConfig,
 )
@@ -108,6 +109,20 @@ LEDGER = Stage(
     },
     body="spark_jobs.ledger:run",
 )
+PROFILE = Stage(
+    "profile",
+    1,
+    ProfileConfig,
+    {
+        "account": "ledger.profile",
+        "ledger": "ledger.ledger",
+        "measured": "measure.documents",
+        "documents": "decontaminate.documents",
+        "evals": "snapshot.evals",
+    },
+    ("pyarrow",),
+    body="spark_jobs.profiling:run",
+)
 TOKENIZER = Stage(
     "tokenizer",
     1,
@@ -131,6 +146,6 @@ STAGES = {
     stage.name: stage
     for stage in (
         *(SNAPSHOT, INGEST, MEASURE, CLEAN, SIGNATURES, PAIRS, DEDUP, DECONTAMINATE, LEDGER),
-        *(TOKENIZER, SHARD, MIXTURE),
+        *(PROFILE, TOKENIZER, SHARD, MIXTURE),
     )
 }

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from bloomery.artifacts.run import Outcome, run_stage
 from bloomery.artifacts.store import open_store
 from bloomery.config.base import Config
-from bloomery.config.corpus import CorpusGateConfig
+from bloomery.config.gates import CorpusGateConfig
 from bloomery.config.run import load
 from bloomery.config.settings import settings
 from bloomery.config.sources import SnapshotConfig

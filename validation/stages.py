@@ -1,6 +1,7 @@
 """The stages of the artifact plane: declarations only."""
 
 from bloomery.artifacts.stage import Stage
+from bloomery.config.corpus import ReportConfig
 from bloomery.config.release import EvaluateConfig, ExportConfig
 from validation.gates.stages import CORPUS_GATE, SHARD_GATE
 
@@ -32,4 +33,20 @@ EXPORT = Stage(
 )
 """Output: model (a folder that transformers loads)."""
 
-__all__ = ["CORPUS_GATE", "EVALUATE", "EXPORT", "SHARD_GATE"]
+REPORT = Stage(
+    name="report",
+    version=1,
+    config=ReportConfig,
+    inputs={
+        "profile": "profile.profile",
+        "shards": "shard.shards",
+        "corpus_gate_verdict": "corpus_gate.verdict",
+        "shard_gate_verdict": "shard_gate.verdict",
+        "baseline": "baseline.profile",
+    },
+    body="validation.report.dataset:body",
+    optional=("baseline",),
+)
+"""Output: report (HTML)."""
+
+__all__ = ["CORPUS_GATE", "EVALUATE", "EXPORT", "REPORT", "SHARD_GATE"]

@@ -16,6 +16,8 @@ STAGES: dict[str, Stage] = {
 
 DATA_STAGES = (
     *("snapshot", "ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate", "ledger"),
-    *("corpus_gate", "tokenizer", "shard", "mixture", "shard_gate"),
+    *("profile", "corpus_gate", "tokenizer", "shard", "mixture", "shard_gate", "report"),
 )
 """The stages of the DAG `corpus`, in its order."""
+REPORTED = ("corpus_gate", "shard_gate", "report")
+"""Those of them that leave a report for people."""

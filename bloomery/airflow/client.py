@@ -13,6 +13,8 @@ import httpx
 
 from bloomery.errors import BloomeryError, TransientError
 
+NOTE = 1000
+"""Characters of a note that Airflow keeps."""
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
@@ -99,6 +101,13 @@ class AirflowClient:
     def run_state(self, dag: str, run: str) -> str:
         """State of a run."""
         return str(self.call("GET", f"dags/{dag}/dagRuns/{run}")["state"])
+
+    def note(self, dag: str, run: str, line: str) -> None:
+        """Adds a line to the note of a run, which the UI shows beside it, unless it stands there."""
+        path = f"dags/{dag}/dagRuns/{run}"
+        known = self.call("GET", path)["note"] or ""
+        if line not in known.split("\n"):
+            self.call("PATCH", path, json={"note": f"{known}\n{line}".strip()[:NOTE]})
 
     def busy(self, dag: str) -> bool:
         """Whether a run of the DAG goes on."""

@@ -24,6 +24,7 @@ from bloomery.errors import BloomeryError
 from spark_jobs.snapshot import take
 from validation.evals.pending import evaluation, pending
 from validation.release.promote import Candidate, champion, consider, promote, sign_candidate
+from validation.release.waivers import verdicts_of
 
 Item = dict[str, str]
 Log = Callable[..., Any]
@@ -86,11 +87,11 @@ def run_item(name: str, item: Item, log: Log) -> Item:
     """Runs stage `name` for the run that `item` tells of, and adds its manifest.
 
     Raises:
-        BloomeryError: whatever the stage refuses; a gate that did not pass.
+        BloomeryError: whatever the stage refuses.
     """
     stage, config = STAGES[name], read_config(item["config"])
     upstream = dict(item)
-    if name == "corpus_gate" and (baseline := _baseline(item)):
+    if "baseline" in stage.optional and (baseline := _baseline(item)):
         upstream["baseline"] = baseline
     outcome = run_stage(
         stage,
@@ -103,7 +104,6 @@ def run_item(name: str, item: Item, log: Log) -> Item:
         log=log,
     )
     _say(name, outcome, log)
-    _judge(name, outcome, log)
     return item | {name: outcome.digest}
 
 
@@ -111,26 +111,31 @@ def _say(name: str, outcome: Outcome, log: Log) -> None:
     log(f"{name}: {'done already' if outcome.hit else 'made'}: manifest {outcome.digest}")
 
 
-def _judge(name: str, outcome: Outcome, log: Log) -> None:
-    verdict = outcome.manifest.outputs.get("verdict")
+def judge(gate: str, item: Item) -> list[str]:
+    """What the verdict of `gate` warns of; nothing of a stage without one.
+
+    Raises:
+        BloomeryError: it did not pass, and nobody has waived it.
+    """
+    digest = item[gate]
+    verdict = read_manifest(store(), digest).outputs.get("verdict")
     if verdict is None:
-        return
-    action = read_action(store(), outcome.manifest.spec.key)
-    report = f"{store().uri}/{action.places['report']}" if action else "gone"
-    log(f"{name}: report: {report}")
-    if not verdict.facts["passed"] and not read_ref(store(), f"waivers/{outcome.digest}"):
+        return []
+    facts = verdict.facts
+    if not facts["passed"] and not read_ref(store(), f"waivers/{digest}"):
         raise BloomeryError(
-            f"gate {name} did not pass: {'; '.join(verdict.facts['failed'])}\nReport: {report}",
-            f"mend the data or the policy, or record a waiver: bloomery waive {outcome.digest} --reason ...",
+            f"gate {gate} did not pass: {'; '.join(facts['failed'])}",
+            f"mend the data or the policy, or record a waiver: bloomery waive {digest} --reason ...",
         )
+    return list(facts["warnings"])
 
 
 def _baseline(item: Item) -> str | None:
-    """The published snapshot that this run's drift is measured against, as it stood when the run began.
+    """The published profile that this run's drift is measured against, as it stood when the run began.
 
     A snapshot that is itself published keeps the baseline it was judged against, so that its verdict stands.
     """
-    known, kept = (_read_json(item["published"]) if "published" in item else {}), "decontaminate"
+    known, kept = (_read_json(item["published"]) if "published" in item else {}), "profile"
     return (known["baseline"] if known.get(kept) == item[kept] else known.get(kept)) or None
 
 
@@ -144,6 +149,9 @@ def publish(item: Item, log: Log) -> Item:
     known["baseline"] = _baseline(item) or ""
     data = canonical(known)
     store().put_new(f"cas/{sha256(data)}", data)
+    shards = read_manifest(store(), item["shard"]).outputs["shards"].digest
+    gates = {gate: item[gate] for gate in ("corpus_gate", "shard_gate")}
+    _point(verdicts_of(shards), {"digest": item["corpus_gate"], "gates": gates})
     value = {"digest": sha256(data), "manifest": item["shard"], "until": item["until"]}
     _point(f"datasets/{item['name']}/published", value)
     log(f"published {item['name']}: shards {item['shard']}")

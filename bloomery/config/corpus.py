@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from bloomery.config.base import Config
 from bloomery.config.cleaning import CleanConfig, MeasureConfig
+from bloomery.config.gates import CorpusGateConfig, ShardGateConfig
 from bloomery.config.sources import IngestConfig, SnapshotConfig
 
 
@@ -66,18 +67,8 @@ class LedgerConfig(Config):
     """The account of every record: nothing to choose."""
 
 
-class CorpusGateConfig(Config):
-    """The policy that a snapshot must meet before anything is trained on it."""
-
-    min_documents: int = Field(100, ge=0, description="fewest surviving documents")
-    min_held_out: int = Field(10, ge=0, description="fewest held-out documents")
-    max_quarantined: float = Field(0.05, ge=0, le=1, description="greatest fraction of records quarantined")
-    max_dropped: float = Field(
-        0.95, ge=0, le=1, description="greatest fraction of records dropped or duplicate"
-    )
-    max_row_drift: float = Field(
-        0.3, ge=0, description="greatest change of document count against the last published"
-    )
+class ProfileConfig(Config):
+    """What is counted of a snapshot: nothing to choose."""
 
 
 class TokenizerConfig(Config):
@@ -103,11 +94,8 @@ class ShardConfig(Config):
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the document key")
 
 
-class ShardGateConfig(Config):
-    """The policy that shards must meet before they are trained on."""
-
-    min_tokens: int = Field(10_000, ge=0, description="fewest training tokens")
-    min_bytes_per_token: float = Field(1.5, gt=0, description="least mean bytes of text a token")
+class ReportConfig(Config):
+    """What is shown of a dataset: nothing to choose."""
 
 
 class MixtureSource(Config):
@@ -159,8 +147,10 @@ class CorpusConfig(Config):
         DecontaminateConfig(), description="what becomes of texts that hold items of the eval sets"
     )
     ledger: LedgerConfig = Field(LedgerConfig(), description="the account of every record")
+    profile: ProfileConfig = Field(ProfileConfig(), description="what is counted of the snapshot")
     gate: CorpusGateConfig = Field(CorpusGateConfig(), description="policy for the deduplicated snapshot")
     tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="tokenizer")
     shards: ShardConfig = Field(ShardConfig(), description="token shards")
     mixture: MixtureConfig = Field(MixtureConfig(), description="tokens of each source in a training run")
     shard_gate: ShardGateConfig = Field(ShardGateConfig(), description="policy for the shards")
+    report: ReportConfig = Field(ReportConfig(), description="what is shown of the dataset")

@@ -12,13 +12,13 @@ import pytest
 from bloomery.airflow.catalogue import STAGES
 from bloomery.artifacts.run import Outcome, run_stage
 from bloomery.artifacts.store import LocalStore, Store
-from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
+from bloomery.config.gates import CorpusGateConfig, ShardGateConfig
 from spark_jobs.snapshot import take
 from tests.spark_jobs.corpus import CONFIGS, snapshot_config, write_corpus
 
 ORDER = (
     *("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate"),
-    *("ledger", "tokenizer", "shard"),
+    *("ledger", "profile", "tokenizer", "shard"),
 )
 GATES = {"corpus_gate": CorpusGateConfig(), "shard_gate": ShardGateConfig()}
 

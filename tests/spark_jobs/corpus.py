@@ -14,6 +14,7 @@ from bloomery.config.corpus import (
     DedupConfig,
     LedgerConfig,
     MinHashConfig,
+    ProfileConfig,
     ShardConfig,
     TokenizerConfig,
 )
@@ -54,6 +55,7 @@ CONFIGS = {
     "dedup": DedupConfig(held_out=0.2),
     "decontaminate": DecontaminateConfig(),
     "ledger": LedgerConfig(),
+    "profile": ProfileConfig(),
     "tokenizer": TokenizerConfig(vocab_size=400),
     "shard": ShardConfig(target_bytes=4096),
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 from bloomery.artifacts.run import artifact
-from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
+from bloomery.config.gates import CorpusGateConfig, Limits, ShardGateConfig
 from tests.spark_jobs.conftest import Pipeline
+from validation.gates.corpus import NO_BASELINE
 
-LENIENT = CorpusGateConfig(min_documents=1, min_held_out=0, max_quarantined=1, max_dropped=1)
+ANY = Limits()
+LENIENT = CorpusGateConfig(min_documents=1, min_held_out=0, quarantined=ANY, dropped=ANY)
 
 
 def judged(finished: Pipeline, gate: str, policy: CorpusGateConfig | ShardGateConfig) -> dict:
@@ -21,17 +23,17 @@ def judged(finished: Pipeline, gate: str, policy: CorpusGateConfig | ShardGateCo
 
 def test_the_corpus_gate_counts_what_the_table_holds(finished):
     verdict = judged(finished, "corpus_gate", LENIENT)
-    kept = [row for row in finished.rows("dedup") if row["status"] == "kept"]
+    kept = [row for row in finished.rows("decontaminate") if row["status"] == "kept"]
     records = finished.rows("ingest")
     quarantined = sum(row["status"] == "quarantined" for row in records)
-    assert verdict["passed"]
+    assert verdict["passed"], verdict["failed"]
+    assert verdict["notes"] == [NO_BASELINE]
     assert verdict["observed"] == {
         "documents": len(kept),
         "held_out": sum(row["split"] == "held_out" for row in kept),
-        "null_texts": 0,
-        "repeated_ids": 0,
         "quarantined": quarantined / len(records),
-        "dropped": 1 - (len(kept) + quarantined) / len(records),
+        **dict.fromkeys(("unaccounted", "empty", "repeated_ids", "contaminated", "repeated", "short"), 0),
+        **dict.fromkeys(("no_language", "mojibake", "pii"), 0),
     }
 
 
@@ -42,12 +44,15 @@ def test_a_stricter_corpus_policy_fails_and_says_by_how_much(finished):
 
 
 def test_drift_is_measured_against_the_baseline(finished):
-    finished.outcomes["baseline"] = finished.outcomes["dedup"]
+    finished.outcomes["baseline"] = finished.outcomes["profile"]
     try:
         verdict = judged(finished, "corpus_gate", LENIENT)
     finally:
         del finished.outcomes["baseline"]
-    assert verdict["observed"]["drift"] == 0
+    drift = {name: value for name, value in verdict["observed"].items() if name.startswith("drift")}
+    assert len(drift) == 8
+    assert set(drift.values()) == {0}
+    assert verdict["notes"] == []
 
 
 def test_the_shard_gate_opens_every_shard_and_sees_a_flipped_bit(finished):

@@ -17,7 +17,7 @@ from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.run import Outcome, commit, run_stage
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import Config
-from bloomery.config.corpus import ShardGateConfig
+from bloomery.config.gates import ShardGateConfig
 from bloomery.config.run import Execution
 from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
 from bloomery.shards.format import token_dtype, write_shard

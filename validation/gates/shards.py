@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from bloomery.artifacts.digests import file_digest
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
-from bloomery.config.corpus import ShardGateConfig
+from bloomery.config.gates import ShardGateConfig
 from bloomery.shards.format import open_shard
 from validation.gates.suite import Check, judge
 from validation.gates.verdict import verdict
 
 
-def body(context: Context) -> dict[str, Artifact]:
+def body(context: Context) -> Mapping[str, Artifact]:
     """Hashes and opens every shard, lets the suite judge one row a shard, and returns the verdict."""
     import pandas as pd
 

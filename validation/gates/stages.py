@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from bloomery.artifacts.stage import Stage
-from bloomery.config.corpus import CorpusGateConfig, ShardGateConfig
+from bloomery.config.gates import CorpusGateConfig, ShardGateConfig
 
 CORPUS_GATE = Stage(
     name="corpus_gate",
-    version=1,
+    version=2,
     config=CorpusGateConfig,
     inputs={
-        "ingested": "ingest.documents",
-        "cleaned": "clean.documents",
         "documents": "decontaminate.documents",
-        "baseline": "baseline.documents",
+        "profile": "profile.profile",
+        "baseline": "baseline.profile",
     },
     optional=("baseline",),
     body="validation.gates.corpus:body",
 )
+"""Judges `profile`; `documents` says of which data. `baseline` is the published run's stage `profile`."""
 
 SHARD_GATE = Stage(
     name="shard_gate",

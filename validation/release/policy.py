@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bloomery.config.base import Config
 from bloomery.config.release import ReleaseConfig
+from validation.release.waivers import Warned
 
 
 class Eval(Config):
@@ -25,8 +27,13 @@ class Decision(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def decide(champion: Eval | None, candidate: Eval, policy: ReleaseConfig) -> Decision:
-    """Promotes the first candidate, and one that is better than the champion; never one beyond the bar."""
+def decide(
+    champion: Eval | None, candidate: Eval, policy: ReleaseConfig, warned: Sequence[Warned] = ()
+) -> Decision:
+    """Promotes the first candidate, and one that is better than the champion; never one beyond the bar, or
+    whose dataset's gates warned of what nobody has waived."""
+    if warned:
+        return Decision(False, tuple(map(str, warned)))
     score, bar = candidate.bits_per_byte, policy.max_bits_per_byte
     if bar is not None and score > bar:
         return Decision(False, (f"{score:.4f} bits per byte is more than the policy's {bar:.4f}",))

@@ -27,6 +27,7 @@ from bloomery.errors import BloomeryError
 from validation.release.mirror import mirror
 from validation.release.policy import Decision, Eval, decide
 from validation.release.signing import SignatureError, sign, verify
+from validation.release.waivers import unwaived
 
 
 class ReleaseError(BloomeryError):
@@ -99,7 +100,8 @@ def consider(store: Store, name: str, candidate: Candidate, policy: ReleaseConfi
     now = champion(store, name)
     if now and now.digest == candidate.export:
         return Decision(True, (f"released already as version {now.version}",))
-    return decide(now.eval if now else None, read_eval(store, candidate.evaluate), policy)
+    measured = read_eval(store, candidate.evaluate)
+    return decide(now.eval if now else None, measured, policy, unwaived(store, measured.shards))
 
 
 def sign_candidate(store: Store, candidate: Candidate) -> str:
