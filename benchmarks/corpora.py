@@ -7,8 +7,10 @@ import gzip
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO, cast
 
 from benchmarks.peers import CORPUS
 
@@ -44,18 +46,23 @@ def perturbed(megabytes: float, seed: int = 1) -> Iterator[dict[str, str]]:
         copy += 1
 
 
-def write(folder: Path, rows: Iterator[dict[str, str]], files: int = 4) -> tuple[int, int]:
-    """Writes rows as JSON lines over `files` files; (documents, bytes of text)."""
+def write(folder: Path, rows: Iterable[dict[str, str]], files: int = 4, gz: bool = False) -> tuple[int, int]:
+    """Writes rows as JSON lines over `files` files, gzipped or not; (documents, bytes of text)."""
     folder.mkdir(parents=True, exist_ok=True)
-    outputs = [(folder / f"part-{number:03d}.jsonl").open("w", encoding="utf-8") for number in range(files)]
     count = size = 0
-    for row in rows:
-        outputs[count % files].write(json.dumps(row, ensure_ascii=False) + "\n")
-        count += 1
-        size += len(row["text"].encode())
-    for output in outputs:
-        output.close()
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(_open(folder / f"part-{number:03d}", gz)) for number in range(files)]
+        for row in rows:
+            outputs[count % files].write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+            size += len(row["text"].encode())
     return count, size
+
+
+def _open(path: Path, gz: bool) -> TextIO:
+    if gz:
+        return cast(TextIO, gzip.open(f"{path}.jsonl.gz", "wt", compresslevel=3, encoding="utf-8"))
+    return open(f"{path}.jsonl", "w", encoding="utf-8")
 
 
 def _perturb(text: str, draw: random.Random) -> str:

@@ -1,9 +1,11 @@
 """The filter chain of FineWeb (Gopher repetition, Gopher quality, C4, FineWeb) against datatrove's.
 
-Both read the same JSON lines (gzip) on two cores, judge every document and write texts and reasons. Ours runs
-twice in one session: the second time the workers have spaCy loaded and know the commonest words, as all but
-a session's first 25 MB a core find them; the first time is printed, too. Prints MB/s of both, the ratio, and
-the fraction of documents with the same decision, reason and text. `make bench-filters`
+Both read the same JSON lines (gzip) on two cores, judge every document and write texts and reasons. The
+corpus is halved by a hash of the ids: ours first reads one half, which loads spaCy and the commonest words
+into the workers (printed as "cold", without a goal), then the other, which it has never seen. That one is
+timed, and on it datatrove, less what it takes to start: the seconds of the same pipeline on one document.
+Prints MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text.
+`make bench-filters`
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # the tests' engine, on free ports
 
+from benchmarks import corpora  # noqa: E402
 from benchmarks.claims import Claim, report  # noqa: E402
-from benchmarks.peers import CORPUS, DATATROVE, run_peer  # noqa: E402
+from benchmarks.peers import DATATROVE, run_peer  # noqa: E402
 from bloomery.config.cleaning import CleanConfig, MeasureConfig  # noqa: E402
 from spark_jobs.cleaning import lines  # noqa: E402
 from spark_jobs.cleaning.rules import Text, measure  # noqa: E402
@@ -111,36 +115,46 @@ def agreement(one: Decisions, other: Decisions) -> float:
     return sum(one.get(name) == other.get(name) for name in one.keys() | other.keys()) / len(one)
 
 
+def half(row: dict[str, str]) -> int:
+    """0 or 1, by a hash of the id."""
+    return sha256(row["id"].encode()).digest()[0] & 1
+
+
 def main() -> None:
     """Measures both and reports."""
     from pyspark.sql.connect.session import SparkSession
 
-    if not CORPUS.exists():
-        sys.exit(f"the corpus is not there: {CORPUS}")
-    size = 0
-    for path in CORPUS.glob("*.jsonl.gz"):
-        with gzip.open(path) as file:
-            size += sum(len(json.loads(line)["text"].encode()) for line in file)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, running_engine(Path(name)) as engine:
         folder = Path(name)
-        with running_engine(folder) as engine:
-            spark = SparkSession(f"{engine.url}/", userId="benchmark")
-            cold, _ = ours(CORPUS, folder / "cold", spark)
-            seconds, found = ours(CORPUS, folder / "warm", spark)
-            spark.client.close()
-            print(
-                f"load {os.getloadavg()[0]:.1f}; {size / 1e6:.1f} MB: cold {cold:.1f} s, warm {seconds:.1f} s"
-            )
-        peer, expected = theirs(CORPUS, folder / "datatrove")
-        print(f"load {os.getloadavg()[0]:.1f}; datatrove {peer:.1f} s, {len(expected)} documents")
-    mb = size / 1e6
+        rows = list(corpora.documents())
+        first, second = (
+            corpora.write(folder / f"half-{number}", (row for row in rows if half(row) == number), gz=True)
+            for number in (0, 1)
+        )
+        corpora.write(folder / "one", iter(rows[:1]), gz=True)
+        spark = SparkSession(f"{engine.url}/", userId="benchmark")
+        cold, _ = ours(folder / "half-0", folder / "cold", spark)
+        seconds, found = ours(folder / "half-1", folder / "warm", spark)
+        spark.client.close()
+        print(f"cold: {first[1] / 1e6 / cold:.2f} MB/s, {first[0]} documents in {cold:.1f} s; load {load()}")
+        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, in {seconds:.1f} s")
+        engine.kill()
+        start, _ = theirs(folder / "one", folder / "start")
+        whole, expected = theirs(folder / "half-1", folder / "datatrove")
+        print(f"datatrove: {whole:.1f} s, of which {start:.1f} s to start; load {load()}")
+    mb = second[1] / 1e6
     report(
         "filters",
         [
-            Claim("filters_mb_per_second", mb / seconds, 5.0, mb / peer, less_is_better=False),
+            Claim("filters_mb_per_s", mb / seconds, 5, mb / (whole - start), less_is_better=False),
             Claim("filters_same_decision", agreement(expected, found), 0.999, less_is_better=False),
         ],
     )
+
+
+def load() -> str:
+    """The machine's load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":
