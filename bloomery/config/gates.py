@@ -42,7 +42,9 @@ class DriftConfig(Config):
     )
     languages: Limits = limits(0.01, 0.05, "the same of languages")
     rules: Limits = limits(0.01, 0.05, "the same of what became of records: kept, or the rule that took them")
-    nulls: Limits = limits(0.01, 0.05, "greatest change of a column's fraction of nulls")
+    nulls: Limits = limits(
+        0.01, 0.05, "greatest change of a column's fraction of nulls, less what chance explains"
+    )
     vanished: Limits = limits(0, 0, "sources with documents in the published snapshot and none now")
 
 

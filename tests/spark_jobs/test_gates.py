@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from bloomery.artifacts.run import artifact
 from bloomery.config.gates import CorpusGateConfig, Limits, ShardGateConfig
 from tests.spark_jobs.conftest import Pipeline
 from validation.gates.corpus import NO_BASELINE
 
-ANY = Limits()
+ANY = Limits(block=1)
 LENIENT = CorpusGateConfig(min_documents=1, min_held_out=0, quarantined=ANY, dropped=ANY)
 
 
@@ -32,6 +34,7 @@ def test_the_corpus_gate_counts_what_the_table_holds(finished):
         "documents": len(kept),
         "held_out": sum(row["split"] == "held_out" for row in kept),
         "quarantined": quarantined / len(records),
+        "dropped": pytest.approx(1 - (len(kept) + quarantined) / len(records)),
         **dict.fromkeys(("unaccounted", "empty", "repeated_ids", "contaminated", "repeated", "short"), 0),
         **dict.fromkeys(("no_language", "mojibake", "pii"), 0),
     }

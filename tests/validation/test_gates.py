@@ -98,8 +98,8 @@ def test_a_sound_profile_passes_every_check():
         ("drift_languages", "critical", {"languages": {"en": 800, "de": 200}}),
         ("drift_rules", "warning", fates(1000, 480, 20)),
         ("drift_rules", "critical", fates(1000, 200, 20)),
-        ("drift_nulls", "warning", {"nulls": {"url": 120, "date": 0}}),
-        ("drift_nulls", "critical", {"nulls": {"url": 100, "date": 60}}),
+        ("drift_nulls", "warning", {"nulls": {"url": 185, "date": 0}}),
+        ("drift_nulls", "critical", {"nulls": {"url": 100, "date": 150}}),
         ("drift_vanished", "critical", {"sources": {"web": GOOD.sources["web"]}}),
         (
             "drift_sources",

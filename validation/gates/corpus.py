@@ -55,9 +55,15 @@ def judge_profile(
     """What the policy says of a profile, and of its drift where there is a baseline."""
     import pandas as pd
 
-    found = [*figures(profile, policy), *(drift_figures(profile, baseline, policy) if baseline else ())]
+    found = figures(profile, baseline, policy)
     frame = pd.DataFrame([{figure.name: figure.value for figure in found}])
     return judge(frame, [check for figure in found for check in checks(figure)])
+
+
+def figures(profile: CorpusProfile, baseline: CorpusProfile | None, policy: CorpusGateConfig) -> list[Figure]:
+    """All that is judged of a profile."""
+    drifts = drift_figures(profile, baseline, policy) if baseline else []
+    return [*own_figures(profile, policy), *drifts]
 
 
 def checks(figure: Figure) -> Iterator[Check]:
@@ -68,7 +74,7 @@ def checks(figure: Figure) -> Iterator[Check]:
         yield Check(figure.name, figure.why, at_most=figure.limits.warn, severity="warning")
 
 
-def figures(profile: CorpusProfile, policy: CorpusGateConfig) -> list[Figure]:
+def own_figures(profile: CorpusProfile, policy: CorpusGateConfig) -> list[Figure]:
     """Figures of a profile alone."""
     none, survivors, records = Limits(block=0), profile.documents, profile.records
     kept, quarantined = profile.with_status("kept"), profile.with_status("quarantined")

@@ -39,7 +39,7 @@ class Drift(NamedTuple):
     languages: float
     rules: float
     nulls: Mapping[str, float]
-    """Change of the fraction of nulls by column."""
+    """Change of the fraction of nulls by column, less what chance explains."""
     vanished: Sequence[str]
     """Sources that have no document any more."""
 
@@ -58,7 +58,8 @@ def drift(now: CorpusProfile, before: CorpusProfile) -> Drift:
         languages=divergence(now.languages, before.languages),
         rules=divergence(fates(now), fates(before)),
         nulls={
-            name: abs(share(now.nulls, name, now) - share(before.nulls, name, before)) for name in now.nulls
+            name: moved(count, survivors(now), before.nulls.get(name, 0), survivors(before))
+            for name, count in now.nulls.items()
         },
         vanished=[name for name, count in sources[1].items() if count and not sources[0].get(name)],
     )
@@ -72,9 +73,18 @@ def fates(profile: CorpusProfile) -> Mix:
     return found
 
 
-def share(counts: Mix, name: str, profile: CorpusProfile) -> float:
-    """Fraction of the survivors that `counts` counts under `name`."""
-    return counts.get(name, 0) / max(1, sum(profile.splits.values()))
+def survivors(profile: CorpusProfile) -> int:
+    """Survivors by the ledger."""
+    return sum(profile.splits.values())
+
+
+def moved(some: int, whole: int, before: int, whole_before: int) -> float:
+    """Change of a fraction, less what chance explains."""
+    if not whole or not whole_before:
+        return 0.0
+    pooled = (some + before) / (whole + whole_before)
+    chance = SIGMAS * math.sqrt(pooled * (1 - pooled) * (1 / whole + 1 / whole_before))
+    return max(0.0, abs(some / whole - before / whole_before) - chance)
 
 
 def change(now: int, before: int) -> float:
