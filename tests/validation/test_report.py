@@ -1,4 +1,4 @@
-"""The dataset's report: one file that opens offline, with the figures of the profile and none of its markup."""
+"""The dataset's report: one file that opens offline, with the figures of the profile, none of it markup."""
 
 from __future__ import annotations
 
