@@ -46,6 +46,15 @@ def perturbed(megabytes: float, seed: int = 1) -> Iterator[dict[str, str]]:
         copy += 1
 
 
+def up_to(rows: Iterator[dict[str, str]], megabytes: float) -> Iterator[dict[str, str]]:
+    """The first rows, until they hold `megabytes` of text; `rows` goes on behind them."""
+    held = 0
+    while held < megabytes * 1e6:
+        row = next(rows)
+        held += len(row["text"].encode())
+        yield row
+
+
 def write(folder: Path, rows: Iterable[dict[str, str]], files: int = 4, gz: bool = False) -> tuple[int, int]:
     """Writes rows as JSON lines over `files` files, gzipped or not; (documents, bytes of text)."""
     folder.mkdir(parents=True, exist_ok=True)

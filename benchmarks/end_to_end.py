@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # the tests' deployment: services on free ports below a folder
 
 from benchmarks.claims import Claim, report  # noqa: E402
+from benchmarks.memory import pss, tree  # noqa: E402
 from bloomery.airflow.catalogue import DATA_STAGES  # noqa: E402
 from bloomery.artifacts.manifest import read_action, read_manifest  # noqa: E402
 from bloomery.artifacts.store import LocalStore  # noqa: E402
@@ -36,23 +37,11 @@ class Memory:
         threading.Thread(target=self._sample, daemon=True).start()
 
     def _sample(self) -> None:
-        while True:
-            try:
-                tree = [self.root, *self.root.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                return
-            total = sum(_pss(process.pid) for process in tree)
+        while self.root.is_running():
+            total = sum(pss(process.pid) for process in tree(self.root))
             for label in ("all", self.label):
                 self.peak[label] = max(self.peak[label], total / 1e9)
             time.sleep(0.5)
-
-
-def _pss(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def follow(deployment: Deployment, memory: Memory | None) -> float:

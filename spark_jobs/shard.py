@@ -31,6 +31,7 @@ from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.corpus import ShardConfig
 from bloomery.shards.format import ShardInfo, token_dtype, write_shard
+from spark_jobs.encoder import Encoder
 from spark_jobs.engine import functions, session
 from spark_jobs.tables import Profile, check_balance, read_table, record_batch, scratch_table, write_table
 from spark_jobs.tokenizer import SEPARATOR, load
@@ -88,26 +89,18 @@ def run(context: Context) -> Mapping[str, Artifact]:
 
 
 def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[Any]:
-    vocabulary = load(tokenizer)
-    separator = vocabulary.token_to_id(SEPARATOR)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoder = Encoder(tokenizer, np.dtype(dtype))
     for batch in batches:
-        texts = batch.column("text").to_pylist()
-        encodings = vocabulary.encode_batch_fast(texts, add_special_tokens=False)
-        rows = [
-            (
-                *(name, source, split),
-                np.array([*found.ids, separator], dtype).tobytes(),
-                len(found.ids) + 1,
-                len(text.encode()),
-            )
-            for name, source, split, text, found in zip(
-                *(batch.column(column).to_pylist() for column in ("id", "source", "split")),
-                texts,
-                encodings,
-                strict=True,
-            )
-        ]
-        yield record_batch(rows, TOKENS)
+        texts = batch.column("text")
+        tokens = pa.array((encoder.encode(text.as_py()) for text in texts), pa.binary())
+        counts = pc.divide(pc.binary_length(tokens).cast(pa.int64()), np.dtype(dtype).itemsize)
+        sizes = pc.binary_length(texts).cast(pa.int64())
+        known = batch.drop_columns(["text"])
+        columns = [*known.columns, tokens, counts, sizes]
+        yield pa.RecordBatch.from_arrays(columns, [*known.schema.names, "tokens", "count", "bytes"])
 
 
 def _with_key(tokens: Any, seed: int) -> Any:

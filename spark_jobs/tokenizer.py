@@ -62,7 +62,7 @@ def train(texts: Iterable[str], vocab_size: int) -> bytes:
 
 def load(data: bytes) -> Any:
     """The tokenizer of a tokenizer.json; a separator that stands in a text is encoded as text, never as the
-    separator.
+    separator. A text is encoded whole and alone, whatever the file says of truncation and padding.
 
     Raises:
         TokenizerError: not a tokenizer.json, or without the separator.
@@ -76,6 +76,8 @@ def load(data: bytes) -> Any:
     if tokenizer.token_to_id(SEPARATOR) is None:
         raise TokenizerError(f"the tokenizer has no token {SEPARATOR}", "pin one that has, or train one")
     tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
 
 

@@ -1,0 +1,85 @@
+"""The whole data plane at two sizes: MB/s per core, what a MB costs, and the memory of every process.
+
+    docs-corpus and perturbed copies (jsonl.gz) -> snapshot -> ingest -> ... -> shard; no gates, warm engine
+
+    python benchmarks/scale.py [SMALL LARGE]      MB of text; 100 and 1000 if not given
+
+A stage's cost is CPU seconds of the engine, of its Python workers and of the driver (this process).
+`make bench-scale`
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks import corpora  # noqa: E402
+from benchmarks.claims import Claim, report  # noqa: E402
+from benchmarks.memory import Peak  # noqa: E402
+from benchmarks.warm import PLANE, Bench, warm  # noqa: E402
+
+CORES = 2
+HEAP = "2g"
+"""As `bloomery up` gives the engine."""
+WARMING = 2.0
+
+
+def main(small: float = 100, large: float = 1000) -> None:
+    """Runs both sizes on one engine and reports."""
+    print(f"load {os.getloadavg()[0]:.1f}; {CORES} cores, heap of the engine {HEAP}")
+    with tempfile.TemporaryDirectory(prefix="bloomery-scale-") as name, warm(HEAP) as bench:
+        measure(bench, Path(name, "warming"), WARMING)
+        first, second = (measure(bench, Path(name, f"{size:g}"), size) for size in (small, large))
+    print(f"{'CPU-s per MB':<16}{small:>8g} MB{large:>8g} MB")
+    for stage in PLANE:
+        print(f"{stage:<16}{first.cpu[stage]:>11.4f}{second.cpu[stage]:>11.4f}")
+    report(
+        "scale",
+        [
+            Claim("scale_cpu_seconds_per_mb", second.cpu["all"], 1.2, first.cpu["all"]),
+            Claim("scale_seconds_per_mb", second.seconds, 1.2, first.seconds),
+            Claim("scale_driver_mb", second.driver, 1.1, first.driver),
+        ],
+    )
+
+
+class Run:
+    """What a run costs.
+
+    Args:
+        bench: after the run.
+        megabytes: of text.
+    """
+
+    def __init__(self, bench: Bench, megabytes: float) -> None:
+        self.cpu = {stage: bench.cpu[stage] / megabytes for stage in PLANE}
+        """CPU seconds per MB, by stage and of "all"."""
+        self.cpu["all"] = sum(self.cpu.values())
+        self.seconds = sum(bench.seconds[stage] for stage in PLANE) / megabytes
+        """Seconds per MB."""
+        self.driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        """Largest memory of the driver so far, MB."""
+
+
+def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
+    """Runs every stage on a corpus of its own."""
+    count, size = corpora.write(folder, corpora.perturbed(megabytes), files=8, gz=True)
+    with Peak(bench.engine) as peak:
+        bench.take(folder)
+        for stage in PLANE:
+            bench.run(stage)
+    run = Run(bench, size / 1e6)
+    print(f"{count} documents, {size / 1e6:.0f} MB: {1 / run.seconds / CORES:.2f} MB/s per core")
+    memory = f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}, driver {run.driver:.0f}"
+    print(f"  largest memory, MB: {memory}; load {os.getloadavg()[0]:.1f}", flush=True)
+    return run
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))
