@@ -33,6 +33,7 @@ DAGS = [
 DATA = [
     "snapshot",
     "ingest",
+    "measure",
     "clean",
     "dedup",
     "gate",

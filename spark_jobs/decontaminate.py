@@ -10,6 +10,7 @@ hits        one row an eval item and document: item, id, start, end, answered, a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DecontaminateConfig
+from spark_jobs.contamination import Item, findable, index_of
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents
+from spark_jobs.repeats import cut
 from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
 
 READ = ("id", "source", "path", "length", "url", "language", "content", "split", "places", "text")
@@ -40,6 +43,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """
     decisions, items = context.inputs["decisions"], context.inputs["evals"].read()
     cuts = context.inputs["cuts"]
+    _say_findable(context, items)
     with session(context) as spark:
         survivors = read_table(spark, decisions).where("status = 'kept'").select("id", "content", "split")
         texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
@@ -82,16 +86,24 @@ def run(context: Context) -> Mapping[str, Artifact]:
     }
 
 
+def _say_findable(context: Context, items: bytes) -> None:
+    known = [Item(*row) for row in json.loads(items)]
+    found = sum(findable(item, context.config) for item in known)
+    if known:
+        rest = (
+            f", {len(known) - found} are too short to be told from innocent text"
+            if found < len(known)
+            else ""
+        )
+        context.log(f"looking for {found} eval items{rest}")
+
+
 def _documents_by(profile: Any, column: str) -> dict[str, int]:
     counts = profile.counts_by("status", column)
     return {value: count for (status, value), count in sorted(counts.items()) if status == "kept" and value}
 
 
 def _judge(items: bytes, config: DecontaminateConfig, batches: Iterator[Any]) -> Iterator[Any]:
-    import json
-
-    from spark_jobs.contamination import index_of
-    from spark_jobs.repeats import cut
 
     index = index_of(items, config.model_dump_json())
     for batch in batches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,3 +130,15 @@ def test_no_execution_only_field_changes_any_key(ranks, every, partitions, uri):
     changed["execution"]["spark"] |= {"partitions": partitions, "remote": "sc://other:1"}
     changed["corpus"]["snapshot"]["sources"][0]["uri"] = uri
     assert _keys(RunConfig.model_validate(changed)) == _keys(BASE)
+
+
+def test_every_config_in_the_documentation_is_read():
+    root = ROOT
+    blocks = [
+        (path.name, block)
+        for path in (root / "README.md", *(root / "docs").glob("*.md"))
+        for block in re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    assert {name for name, _ in blocks} >= {"README.md", "data.md"}
+    for name, block in blocks:
+        parse(block, name)
