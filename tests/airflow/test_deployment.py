@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime
 import time
 
+import httpx
 import psutil
 import pytest
 
+from bloomery.airflow.catalogue import DATA_STAGES
 from tests.deployment import Deployment, until, write_config, write_corpus
 from tests.servers import KEYS, make_bucket, make_database, postgresql, seaweedfs
 
@@ -210,11 +212,12 @@ def test_a_moved_baseline_or_threshold_runs_only_the_gate_again_and_may_block(de
     corpus = write_corpus(tmp_path / "corpus", seed=6)
     config = write_config(tmp_path / "judged.yaml", corpus, "judged")
     out = deployment.bloomery("run", str(config), "--until", "corpus")
-    assert "8 stages made" in out, out
+    assert f"{len(DATA_STAGES)} stages made" in out, out
     other = write_config(tmp_path / "other.yaml", write_corpus(tmp_path / "other", seed=8), "judged")
-    assert "8 stages made" in deployment.bloomery("run", str(other), "--until", "corpus")
+    out = deployment.bloomery("run", str(other), "--until", "corpus")
+    assert f"{len(DATA_STAGES)} stages made" in out, out
     out = deployment.bloomery("run", str(config), "--until", "corpus")  # the baseline is the other's now
-    assert "1 stages made" in out, out
+    assert "2 stages made" in out, out  # and the report shows the drift
     assert "every stage was done already" in deployment.bloomery("run", str(config), "--until", "corpus")
     write_config(tmp_path / "judged.yaml", corpus, "judged", corpus__gate={"min_documents": 50})
     out = deployment.bloomery("run", str(config), "--until", "corpus")
@@ -223,8 +226,29 @@ def test_a_moved_baseline_or_threshold_runs_only_the_gate_again_and_may_block(de
     out = deployment.bloomery("run", str(config), "--until", "corpus", check=False)
     assert "corpus.corpus_gate failed" in out
     assert "documents is" in out
-    assert "report.html" in out
+    assert f"{deployment.url}/bloomery/reports/" in out
     assert "Traceback" not in out
+
+
+def test_a_warning_is_noted_on_the_run_and_reports_open_from_their_tasks(deployment, tmp_path):
+    gate = {"dropped": {"warn": 0.0}}
+    corpus = write_corpus(tmp_path / "corpus", seed=12)
+    config = write_config(tmp_path / "warned.yaml", corpus, "warned", corpus__gate=gate)
+    deployment.bloomery("run", str(config), "--until", "corpus")
+    run, client = deployment.newest_run("corpus"), deployment.client
+    note = client.call("GET", f"dags/corpus/dagRuns/{run}")["note"]
+    assert note.startswith("corpus_gate: 1 warning(s): dropped is 0."), note
+    login = {"username": deployment.login["user"], "password": deployment.login["password"]}
+    token = httpx.post(f"{deployment.url}/auth/token", json=login).json()["access_token"]
+    for task, title in (
+        ("corpus_gate", "corpus_gate"),
+        ("shard_gate", "shard_gate"),
+        ("report", "Dataset report"),
+    ):
+        links = client.call("GET", f"dags/corpus/dagRuns/{run}/taskInstances/{task}/links")["extra_links"]
+        page = httpx.get(links["Report"], cookies={"_token": token})
+        assert page.status_code == 200, links
+        assert f"<title>{title}</title>" in page.text
 
 
 def test_the_same_pipeline_on_s3_and_postgresql_by_settings_alone(tmp_path_factory):

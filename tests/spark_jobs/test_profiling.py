@@ -67,6 +67,7 @@ def test_other_partitions_and_batches_give_the_same_bytes(finished, tmp_path, mo
     assert profile_of(again).to_bytes() == profile_of(finished).to_bytes()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-30, 1e30), min_size=1), st.integers(-60, 60))
 def test_a_value_lies_in_its_bin_and_powers_of_two_begin_one(values, power):
     for value, bin_ in zip(values, bins(pa.array(values).to_numpy()).tolist(), strict=True):
@@ -75,6 +76,7 @@ def test_a_value_lies_in_its_bin_and_powers_of_two_begin_one(values, power):
     assert bins(pa.array([2.0**power, 0.0, -1.0]).to_numpy()).tolist() == [power * OCTAVE, ZERO, ZERO]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["kept", "a.rule", "b.rule"]), max_size=60), st.integers(0, 60))
 def test_statistics_of_parts_add_up_to_those_of_the_whole(rules, cut):
     ids = [f"{n * 7919 % 1000:04d}" for n in range(len(rules))]
@@ -111,7 +113,7 @@ def test_personal_data_of_every_kind_is_found():
     assert found.counts["texts", "pii"] == len(HELD)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(HELD)), st.text(max_size=20), st.text(max_size=20), st.randoms())
 def test_no_text_with_personal_data_is_passed_over(kind, before, after, random):
     text = list(HELD[kind])

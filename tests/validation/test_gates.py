@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -128,6 +128,7 @@ def test_a_failure_names_what_it_is_greatest_for():
     assert any("of survivors hold personal data (ip)" in line for line in lines)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 40), st.integers(1, 10_000), min_size=1))
 def test_what_has_not_changed_has_not_drifted(histogram):
     assert psi(histogram, histogram) == 0
@@ -135,6 +136,7 @@ def test_what_has_not_changed_has_not_drifted(histogram):
     assert divergence(named, named) == 0
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 31), st.integers(100, 5000), st.integers(1, 30))
 def test_two_samples_of_one_population_have_not_drifted(seed, size, kinds):
     draw = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bloomery.artifacts.manifest import Output
@@ -97,6 +97,7 @@ def test_without_a_baseline_the_report_says_so():
     assert "Nothing was published before" in said
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_no_text_of_a_document_becomes_markup(rule, text):
     before = page()
