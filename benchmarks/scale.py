@@ -23,11 +23,14 @@ from benchmarks import corpora  # noqa: E402
 from benchmarks.claims import Claim, report  # noqa: E402
 from benchmarks.memory import Peak  # noqa: E402
 from benchmarks.warm import PLANE, Bench, warm  # noqa: E402
+from bloomery.config.corpus import TokenizerConfig  # noqa: E402
 
 CORES = 2
 HEAP = "2g"
 """As `bloomery up` gives the engine."""
 WARMING = 2.0
+CONFIGS = {"tokenizer": TokenizerConfig(sample_bytes=4 << 20)}
+"""A tokenizer is trained in the driver: on as large a sample at every size."""
 
 
 def main(small: float = 100, large: float = 1000) -> None:
@@ -73,7 +76,7 @@ def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
     with Peak(bench.engine) as peak:
         bench.take(folder)
         for stage in PLANE:
-            bench.run(stage)
+            bench.run(stage, CONFIGS.get(stage))
     run = Run(bench, size / 1e6)
     print(f"{count} documents, {size / 1e6:.0f} MB: {1 / run.seconds / CORES:.2f} MB/s per core")
     memory = f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}, driver {run.driver:.0f}"

@@ -47,11 +47,13 @@ class SparkEngine:
 
 
 @contextmanager
-def running_engine(folder: Path, memory: str = "1g") -> Iterator[SparkEngine]:
+def running_engine(folder: Path, memory: str = "1g", master: str = "local[2]") -> Iterator[SparkEngine]:
     """Starts an engine on free ports, waits until it answers, and ends it."""
     from spark_jobs.engine import server_command
 
-    settings = Settings(spark_port=free_port(), spark_ui_port=free_port(), spark_memory=memory)
+    settings = Settings(
+        spark_port=free_port(), spark_ui_port=free_port(), spark_memory=memory, spark_master=master
+    )
     command, environment = server_command(settings)
     with open(folder / "spark.log", "wb") as log:
         process = subprocess.Popen(
