@@ -16,6 +16,8 @@ from functools import partial, reduce
 from operator import add
 from typing import Any, Self
 
+import numpy as np
+
 from bloomery.artifacts.canonical import canonical
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
@@ -24,7 +26,7 @@ from bloomery.config.corpus import DecontaminateConfig
 from spark_jobs.cleaning.signals import SIGNALS, column
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents, union
-from spark_jobs.statistics import ROWS, Statistics, keys, normalised, of_records, of_texts
+from spark_jobs.statistics import ROWS, Statistics, keys, of_records, of_texts, words_of
 from spark_jobs.tables import Profile, read_table, record_batch
 
 NULLABLE = ("url", "date", "licence", "language")
@@ -232,14 +234,18 @@ def _count_records(rows: Any) -> Statistics:
 def _tally(items: bytes, batches: Iterator[Any]) -> Iterator[Any]:
     """Keys of each text, then the statistics of the partition."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from spark_jobs.contamination import index_of
 
     index, found = index_of(items, STANDARD.model_dump_json()), Statistics()
     for rows in tables(batches):
-        found += of_texts(rows, index)
-        for kind, values in (("id", rows["id"]), ("content", normalised(rows["text"]))):
-            columns = [pa.repeat(kind, len(rows)), pa.array(keys(values)), pa.nulls(len(rows), pa.string())]
+        words = words_of(rows["text"])
+        found += of_texts(rows, words, index)
+        # Contents are alike where they differ only in case and white space.
+        for kind, values in (("id", rows["id"]), ("content", pc.binary_join(words, " "))):
+            hashes = pa.array(keys(values).view(np.int64))
+            columns = [pa.repeat(kind, len(rows)), hashes, pa.nulls(len(rows), pa.string())]
             yield pa.RecordBatch.from_arrays(columns, ["kind", "key", "part"])
     yield record_batch([("part", 0, found.to_json())], TALLY)
 

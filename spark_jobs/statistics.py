@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Self
 
 import numpy as np
@@ -112,8 +111,9 @@ class Statistics:
     def measure(self, name: str, values: Any) -> None:
         """Counts the values of a numeric column into bins; nulls are no values."""
         found = bins(values.drop_null().to_numpy().astype(np.float64))
-        for bin_, count in zip(*np.unique(found, return_counts=True), strict=True):
-            self.histograms[name, int(bin_)] += int(count)
+        counts = np.bincount(found - ZERO)
+        for place in np.flatnonzero(counts).tolist():
+            self.histograms[name, place + ZERO] += int(counts[place])
 
 
 def of_records(rows: Any, numeric: Sequence[str], nullable: Sequence[str]) -> Statistics:
@@ -141,11 +141,12 @@ def of_records(rows: Any, numeric: Sequence[str], nullable: Sequence[str]) -> St
     return found
 
 
-def of_texts(rows: Any, items: Index) -> Statistics:
+def of_texts(rows: Any, words: Any, items: Index) -> Statistics:
     """Counts of what the texts of survivors hold, measured anew: nothing that an earlier stage says counts.
 
     Args:
         rows: pyarrow Table of id, source and text.
+        words: of each text, as `words_of` tells them.
         items: of the eval sets.
     """
     import pyarrow as pa
@@ -154,11 +155,11 @@ def of_texts(rows: Any, items: Index) -> Statistics:
     found = Statistics()
     texts = pc.fill_null(rows["text"], "")
     sizes = pc.binary_length(texts)
-    words = pc.count_substring_regex(texts, r"[\pL\pN_]+")
+    counts = pc.list_value_length(words)
     characters = pc.utf8_length(texts)
     found.counts["texts", "documents"] = len(rows)
     found.counts["texts", "bytes"] = pc.sum(sizes).as_py() or 0
-    found.counts["texts", "words"] = pc.sum(words).as_py() or 0
+    found.counts["texts", "words"] = pc.sum(counts).as_py() or 0
     found.counts["texts", "empty"] = pc.sum(pc.equal(pc.utf8_trim_whitespace(texts), "")).as_py() or 0
     found.counts["texts", "mojibake"] = pc.sum(pc.match_substring_regex(texts, MOJIBAKE)).as_py() or 0
     by_source = pa.table({"source": rows["source"], "bytes": sizes}).group_by("source")
@@ -166,8 +167,8 @@ def of_texts(rows: Any, items: Index) -> Statistics:
         found.counts["bytes", row["source"] or ""] += row["bytes_sum"]
     found.measure("bytes", sizes)
     found.measure("characters", characters)
-    found.measure("words", words)
-    spread = pc.divide(pc.cast(characters, pa.float64()), pc.max_element_wise(words, 1))
+    found.measure("words", counts)
+    spread = pc.divide(pc.cast(characters, pa.float64()), pc.max_element_wise(counts, 1))
     found.measure("characters_per_word", spread)
     _personal(found, texts)
     for text in texts.to_pylist():
@@ -189,14 +190,15 @@ def _personal(found: Statistics, texts: Any) -> None:
     found.counts["texts", "pii"] += len(holders)
 
 
-def keys(values: Any) -> Bins:
-    """A 64-bit hash of each string of a column; null counts as the empty string: [rows]."""
-    hashes = [blake2b((value or "").encode(), digest_size=8).digest() for value in values.to_pylist()]
-    return np.frombuffer(b"".join(hashes), "<i8")
-
-
-def normalised(texts: Any) -> Any:
-    """A column of texts, alike where they differ only in case and white space."""
+def words_of(texts: Any) -> Any:
+    """The words of each text of a column, in lower case: what ASCII white space separates."""
     import pyarrow.compute as pc
 
-    return pc.replace_substring_regex(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), r"\s+", " ")
+    return pc.ascii_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(pc.fill_null(texts, ""))))
+
+
+def keys(values: Any) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of each string of a column: [rows]."""
+    from pandas.util import hash_array
+
+    return hash_array(values.fill_null("").to_numpy(zero_copy_only=False), categorize=False)

@@ -17,7 +17,17 @@ from spark_jobs.cleaning.pii import KINDS, redact
 from spark_jobs.cleaning.signals import column
 from spark_jobs.contamination import Index
 from spark_jobs.profiling import NUMERIC, STANDARD, CorpusProfile
-from spark_jobs.statistics import LOOKS, OCTAVE, SAMPLES, ZERO, Statistics, bins, lower_edge, of_texts
+from spark_jobs.statistics import (
+    LOOKS,
+    OCTAVE,
+    SAMPLES,
+    ZERO,
+    Statistics,
+    bins,
+    lower_edge,
+    of_texts,
+    words_of,
+)
 from tests.spark_jobs.conftest import ORDER, Pipeline
 
 
@@ -108,7 +118,7 @@ HELD = {
 
 def test_personal_data_of_every_kind_is_found():
     rows = pa.table({"id": list(HELD), "source": ["s"] * len(HELD), "text": list(HELD.values())})
-    found = of_texts(rows, Index([], STANDARD))
+    found = of_texts(rows, words_of(rows["text"]), Index([], STANDARD))
     assert {kind for kind, count in found.of("pii").items() if count} == set(KINDS)
     assert found.counts["texts", "pii"] == len(HELD)
 
@@ -128,4 +138,4 @@ def test_no_text_with_personal_data_is_passed_over(kind, before, after, random):
 @pytest.mark.parametrize("broken", ["cafÃ© au lait", "itâ€™s", "gone \ufffd"])
 def test_mojibake_is_counted(broken):
     rows = pa.table({"id": ["1", "2"], "source": ["s", "s"], "text": [broken, "café, it’s – “fine”"]})
-    assert of_texts(rows, Index([], STANDARD)).counts["texts", "mojibake"] == 1
+    assert of_texts(rows, words_of(rows["text"]), Index([], STANDARD)).counts["texts", "mojibake"] == 1

@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from bloomery.artifacts.digests import TableDigest
@@ -23,7 +24,7 @@ from bloomery.config.gates import CorpusGateConfig
 from spark_jobs.contamination import Index, Item
 from spark_jobs.measure import READ, SCHEMA, measure_row
 from spark_jobs.profiling import NULLABLE, NUMERIC, STANDARD, CorpusProfile, assemble
-from spark_jobs.statistics import keys, normalised, of_records, of_texts
+from spark_jobs.statistics import keys, of_records, of_texts, words_of
 from spark_jobs.tables import Cell, Profile, record_batch
 from tests.spark_jobs.corpus import prose
 from validation.gates.corpus import checks, figures, judge_profile
@@ -59,14 +60,13 @@ class Snapshot:
             (source, "" if status == "kept" else "clean", status, rule): Cell(TableDigest(count), (count,))
             for (source, status, rule), count in fates.items()
         }
-        repeated = {
-            kind: len(found) - len(np.unique(found))
-            for kind, found in (("id", keys(texts["id"])), ("content", keys(normalised(texts["text"]))))
-        }
+        words = words_of(texts["text"])
+        columns = {"id": texts["id"], "content": pc.binary_join(words, " ")}
+        repeated = {kind: len(found) - len(np.unique(keys(found))) for kind, found in columns.items()}
         return assemble(
             Profile(group, ("length",), cells=cells),
             of_records(records, NUMERIC, NULLABLE),
-            of_texts(texts, ITEMS),
+            of_texts(texts, words, ITEMS),
             repeated,
             {},
         )
