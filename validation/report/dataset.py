@@ -17,6 +17,7 @@ from validation.report.plots import bits_histogram, histogram
 
 STEPS = ("ingest", "clean", "dedup", "decontaminate")
 """Stages that may not keep a record, in their order."""
+LEGEND = "Fractions of survivors over a logarithmic scale. Bars: this snapshot; line: the last published one."
 TEXTS = {
     "bytes": "Bytes of a document",
     "words": "Words of a document",
@@ -78,6 +79,7 @@ def _parts(
     yield heading(2, "Languages")
     yield counts(("language", "survivors"), profile.languages)
     yield heading(2, "Lengths")
+    yield paragraph(LEGEND)
     lengths = {int(bits): count for bits, count in shards.facts["lengths"].items()}
     plots = [bits_histogram("Tokens of a document", lengths)]
     plots += [_plot(title, name, profile, before) for name, title in TEXTS.items()]
@@ -146,10 +148,9 @@ def _drift(found: Drift) -> Iterator[Markup]:
         ("sources that are gone", ", ".join(found.vanished) or "none"),
     ]
     yield table(("figure", "drift"), rows)
-    moved = sorted(((value, name) for name, value in found.psi.items() if value), reverse=True)[:15]
-    yield table(("column", "PSI beyond chance"), [(name, value) for value, name in moved])
-    nulls = sorted(((value, name) for name, value in found.nulls.items() if value), reverse=True)
-    yield table(("column", "change of the fraction of nulls"), [(name, value) for value, name in nulls])
+    for title, values in (("PSI beyond chance", found.psi), ("change of the fraction of nulls", found.nulls)):
+        moved = sorted(((value, name) for name, value in values.items() if value), reverse=True)[:15]
+        yield table(("column", title), [(name, value) for value, name in moved] or [("none", 0)])
 
 
 def _plot(title: str, name: str, profile: CorpusProfile, before: Mapping[str, Mapping[int, int]]) -> Markup:
