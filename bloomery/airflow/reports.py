@@ -9,9 +9,6 @@ from airflow.sdk import BaseOperatorLink
 from bloomery.airflow.operators import LOG, Item, StageOperator, explained, merged
 from bloomery.errors import BloomeryError
 
-PREFIX = "/bloomery"
-"""Path of our pages in Airflow's web server."""
-
 
 class ReportLink(BaseOperatorLink):
     """Opens the report of a task, also of one that failed."""
@@ -20,9 +17,9 @@ class ReportLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002
         """The report's address; empty where the task ended before there was one."""
-        from bloomery.config.settings import settings
+        from bloomery.airflow.work import report_url
 
-        return f"{settings().airflow_url}{PREFIX}/reports/{operator.made}" if operator.made else ""
+        return report_url(operator.made) if operator.made else ""
 
 
 class ReportOperator(StageOperator):
@@ -37,13 +34,13 @@ class ReportOperator(StageOperator):
 
     def execute(self, context: Any) -> Item:
         """Runs the stage and returns the item with its manifest's digest."""
-        from bloomery.airflow.work import judge, run_item
+        from bloomery.airflow.work import judge, report_url, run_item
 
         item = merged(self.item)
         with explained():
             item = run_item(self.stage, item, LOG.info)
             self.made = item[self.stage]
-            LOG.info("%s: report: %s", self.stage, ReportLink().get_link(self, ti_key=None))
+            LOG.info("%s: report: %s", self.stage, report_url(self.made))
             warnings = judge(self.stage, item)
         for line in warnings:
             LOG.warning("%s: warning: %s", self.stage, line)

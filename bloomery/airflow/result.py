@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from bloomery.airflow.work import published, read_config, store, trained
+from bloomery.airflow.work import published, read_config, report_url, store, trained
 from bloomery.artifacts.manifest import Manifest, read_manifest
 from bloomery.artifacts.run import artifact
 from bloomery.config.run import RunConfig
@@ -36,6 +36,7 @@ def show_result(config: str, console: Console) -> None:
         console.print(f"another config's dataset is published under {run.name!r} by now")
         return
     _funnel(item, console)
+    console.print(f"[bold]Report[/]   {report_url(item['report'])}")
     done = _trained(item)
     if done:
         _training(done, console)

@@ -28,6 +28,8 @@ from validation.release.waivers import verdicts_of
 
 Item = dict[str, str]
 Log = Callable[..., Any]
+PAGES = "/bloomery"
+"""Path of our pages in Airflow's web server."""
 
 
 @cache
@@ -128,6 +130,11 @@ def judge(gate: str, item: Item) -> list[str]:
             f"mend the data or the policy, or record a waiver: bloomery waive {digest} --reason ...",
         )
     return list(facts["warnings"])
+
+
+def report_url(manifest: str) -> str:
+    """Where Airflow's web server shows the report among a manifest's outputs."""
+    return f"{settings().airflow_url}{PAGES}/reports/{manifest}"
 
 
 def _baseline(item: Item) -> str | None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bloomery.airflow.reports import PREFIX, ReportLink, ReportOperator
+from bloomery.airflow.reports import ReportLink, ReportOperator
+from bloomery.airflow.work import PAGES
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.store import LocalStore
 from bloomery.cluster.credentials import credentials
@@ -59,7 +60,7 @@ def keep(server: Settings, output: str, text: str) -> str:
 
 def test_reports_are_for_whoever_is_logged_in_and_nothing_else_is_served(server):
     report, secret = keep(server, "report", "<!doctype html>the report"), keep(server, "weights", "secret")
-    url = f"{server.airflow_url}{PREFIX}/reports"
+    url = f"{server.airflow_url}{PAGES}/reports"
     assert httpx.get(f"{url}/{report}").status_code == 401
     assert httpx.get(f"{url}/{report}", cookies={"_token": "forged"}).status_code in {401, 403}
     with httpx.Client(cookies={"_token": token(server)}) as browser:
@@ -71,7 +72,7 @@ def test_reports_are_for_whoever_is_logged_in_and_nothing_else_is_served(server)
         assert browser.get(f"{url}/..%2f..%2fdata%2fweights%2f1").status_code in {404, 422}
         assert browser.post(f"{url}/{report}").status_code == 405
         for page in ("openapi.json", "docs"):
-            assert browser.get(f"{server.airflow_url}{PREFIX}/{page}").status_code == 404
+            assert browser.get(f"{server.airflow_url}{PAGES}/{page}").status_code == 404
 
 
 def test_the_link_opens_what_the_task_made_and_is_empty_before():
