@@ -22,7 +22,7 @@ from spark_jobs.contamination import Item, findable, index_of
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents
 from spark_jobs.repeats import cut
-from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
+from spark_jobs.tables import FILE, Profile, check_files, read_table, record_batch, write_table
 
 READ = ("id", "source", "path", "length", "url", "language", "content", "split", "places", "text")
 SCHEMA = (
@@ -39,7 +39,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `decontaminate`.
 
     Raises:
-        BalanceError: rows were lost or doubled.
+        BalanceError: a document of a file was lost or doubled.
     """
     decisions, items = context.inputs["decisions"], context.inputs["evals"].read()
     cuts = context.inputs["cuts"]
@@ -73,7 +73,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
             ("item",),
             (),
         )
-    check_balance("decontaminate", decisions.output.documents, profile.rows)
+    check_files("decontaminate", Profile.from_bytes(context.inputs["decided"].read()).kept(), profile)
     output = profile.output()
     splits = _documents_by(profile, "split")
     facts = output.facts | {"splits": splits, "languages": _documents_by(profile, "language")}

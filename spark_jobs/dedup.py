@@ -27,7 +27,7 @@ from spark_jobs.engine import functions, session, windows
 from spark_jobs.pairs import remember
 from spark_jobs.parts import read_documents, union
 from spark_jobs.repeats import find_repeats
-from spark_jobs.tables import FILE, check_balance, read_table, scratch_table, write_table
+from spark_jobs.tables import FILE, Profile, check_files, read_table, scratch_table, write_table
 
 EDGES = 500_000
 """Edges of the graph of near duplicates that one task takes in a second or two."""
@@ -37,10 +37,9 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `dedup`.
 
     Raises:
-        BalanceError: rows were lost or doubled.
+        BalanceError: a document of a file was lost or doubled.
     """
     remember(context)
-    signatures = context.inputs["signatures"]
     with session(context) as spark:
         profile = write_table(
             spark,
@@ -52,11 +51,15 @@ def run(context: Context) -> Mapping[str, Artifact]:
         )
         cuts = _repeats(spark, context)
     context.store.remove(context.place("scratch"))
-    check_balance("dedup", signatures.output.rows, profile.rows)
+    check_files("dedup", Profile.from_bytes(context.inputs["signed"].read()), profile)
     splits = {split: count for (split,), count in sorted(profile.counts_by("split").items()) if split}
     output = profile.output()
     output = output.model_copy(update={"facts": output.facts | {"splits": splits}})
-    return {"documents": context.artifact("documents", output), "cuts": cuts}
+    return {
+        "documents": context.artifact("documents", output),
+        "profile": context.blob("profile", profile.to_bytes()),
+        "cuts": cuts,
+    }
 
 
 def _repeats(spark: Any, context: Context) -> Artifact:

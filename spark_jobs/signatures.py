@@ -17,7 +17,7 @@ from bloomery.config.corpus import MinHashConfig
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import gather
 from spark_jobs.stages import SIGNATURES_PART
-from spark_jobs.tables import FILE, check_balance, read_table, record_batch, write_table
+from spark_jobs.tables import FILE, Profile, check_files, read_table, record_batch, write_table
 
 READ = ("id", "source", "path", "length", "url", "text")
 SCHEMA = (
@@ -35,14 +35,14 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `signatures_part`.
 
     Raises:
-        BalanceError: rows were lost or doubled.
+        BalanceError: a document of a file was lost or doubled.
     """
     documents = context.inputs["documents"]
     with session(context) as spark:
         kept = read_table(spark, documents).where("status = 'kept'").select(*READ)
         signed = kept.mapInArrow(partial(_sign, context.config), SCHEMA)
         profile = write_table(spark, context, "documents", signed, (*FILE, "status", "rule"), ("length",))
-    check_balance("signatures", documents.output.documents, profile.rows)
+    check_files("signatures", Profile.from_bytes(context.inputs["profile"].read()).kept(), profile)
     return {
         "documents": context.artifact("documents", profile.output()),
         "profile": context.blob("profile", profile.to_bytes()),

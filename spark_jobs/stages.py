@@ -66,7 +66,7 @@ SIGNATURES_PART = Stage(
     "signatures_part",
     1,
     MinHashConfig,
-    {"documents": "clean_part.documents"},
+    {"documents": "clean_part.documents", "profile": "clean_part.profile"},
     body="spark_jobs.signatures:run",
 )
 SIGNATURES = collected(SIGNATURES_PART, "clean.documents")
@@ -81,7 +81,12 @@ DEDUP = Stage(
     "dedup",
     2,
     DedupConfig,
-    {"signatures": "signatures.documents", "pairs": "pairs.pairs", "documents": "clean.documents"},
+    {
+        "signatures": "signatures.documents",
+        "signed": "signatures.profile",
+        "pairs": "pairs.pairs",
+        "documents": "clean.documents",
+    },
     body="spark_jobs.dedup:run",
 )
 DECONTAMINATE = Stage(
@@ -91,6 +96,7 @@ DECONTAMINATE = Stage(
     {
         "documents": "clean.documents",
         "decisions": "dedup.documents",
+        "decided": "dedup.profile",
         "cuts": "dedup.cuts",
         "evals": "snapshot.evals",
     },

@@ -98,6 +98,11 @@ class Profile:
         left = {k: c for k, c in self.cells.items() if tuple(k[p] for p in positions) not in files}
         return replace(self, cells=left)
 
+    def kept(self) -> Profile:
+        """The profile of the rows that are kept."""
+        position = self.group.index("status")
+        return replace(self, cells={k: c for k, c in self.cells.items() if k[position] == "kept"})
+
     def output(self) -> Output:
         """A documents table: `documents` and `bytes` are of what is kept, the facts are the funnel."""
         kept = ("kept",)
