@@ -20,8 +20,8 @@ from spark_jobs.profiling import CorpusProfile
 
 GROUPS = 10
 """Groups that bins are joined to, each of about as many documents of the published snapshot."""
-SIGMAS = 4.0
-"""Standard deviations above its mean up to which chance explains a divergence."""
+TAIL = 10.0
+"""Chance explains what one sound snapshot in exp(TAIL), some 22,000, exceeds."""
 Histogram = Mapping[int, int]
 Mix = Mapping[str, int]
 
@@ -79,11 +79,11 @@ def survivors(profile: CorpusProfile) -> int:
 
 
 def moved(some: int, whole: int, before: int, whole_before: int) -> float:
-    """Change of a fraction, less what chance explains."""
+    """Change of a fraction, less what chance explains: sqrt(2 TAIL) standard deviations."""
     if not whole or not whole_before:
         return 0.0
     pooled = (some + before) / (whole + whole_before)
-    chance = SIGMAS * math.sqrt(pooled * (1 - pooled) * (1 / whole + 1 / whole_before))
+    chance = math.sqrt(2 * TAIL * pooled * (1 - pooled) * (1 / whole + 1 / whole_before))
     return max(0.0, abs(some / whole - before / whole_before) - chance)
 
 
@@ -137,10 +137,11 @@ def _fractions(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def _chance(counts: npt.NDArray[np.int64]) -> float:
-    """What PSI comes to by chance: its mean and SIGMAS standard deviations for two samples of one
-    population."""
+    """What PSI comes to by chance for two samples of one population: chi-squared's upper tail is below
+    freedom + 2 sqrt(freedom TAIL) + 2 TAIL (Laurent and Massart 2000, lemma 1)."""
     freedom = counts.shape[1] - 1
-    return float((1 / counts.sum(axis=1)).sum() * (freedom + SIGMAS * math.sqrt(2 * freedom)))
+    tail = freedom + 2 * math.sqrt(freedom * TAIL) + 2 * TAIL
+    return float((1 / counts.sum(axis=1)).sum() * tail)
 
 
 def _relative(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
