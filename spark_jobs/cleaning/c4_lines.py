@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bloomery.config.cleaning import C4Lines
+from spark_jobs.cleaning.pieces import all_lines
 from spark_jobs.cleaning.words import Lexicon
 
 TERMINAL = (".", "?", "!", '"', "'")
@@ -56,7 +57,7 @@ def keep_lines(text: str, rules: C4Lines, lexicon: Lexicon) -> Kept:
 
 def _ended(text: str, rules: C4Lines) -> Iterator[str]:
     """Lines of enough words that end as a sentence does, without citations."""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, all_lines(text)):
         bare = CITATION.sub("", line) if rules.citations and "[" in line else line
         if rules.terminal_punctuation and (not bare.endswith(TERMINAL) or bare.endswith(ELLIPSIS)):
             continue

@@ -12,6 +12,7 @@ from functools import cache
 from bloomery.config.cleaning import Profile
 from spark_jobs.cleaning.fineweb import TERMINAL, code_points
 from spark_jobs.cleaning.gopher import ELLIPSES
+from spark_jobs.cleaning.pieces import all_lines
 from spark_jobs.cleaning.rules import Text, ratio, rule
 from spark_jobs.cleaning.words import ALPHA, SYMBOLS, Lexicon, stop_word
 
@@ -42,12 +43,12 @@ def _flags(word: str) -> int:
 @rule("gopher.bullet_lines", "datatrove GopherQualityFilter", profile=PROFILE)
 def bullet_lines(text: Text) -> float:
     """Blank lines count; two kinds of bullets."""
-    lines = text.text.splitlines()
+    lines = all_lines(text.text)
     return ratio(sum(line.lstrip().startswith(BULLETS) for line in lines), len(lines))
 
 
 @rule("gopher.ellipsis_lines", "datatrove GopherQualityFilter", profile=PROFILE)
 def ellipsis_lines(text: Text) -> float:
     """Blank lines count."""
-    lines = text.text.splitlines()
+    lines = all_lines(text.text)
     return ratio(sum(line.rstrip().endswith(ELLIPSES) for line in lines), len(lines))

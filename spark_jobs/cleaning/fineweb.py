@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-from spark_jobs.cleaning.gopher_repetition import duplicate_characters
 from spark_jobs.cleaning.rules import Text, ratio, rule
 
 PAPER = "arXiv:2406.17557, 3.6"
@@ -50,7 +49,7 @@ def duplicate_line_characters(text: Text) -> float:
     """Fraction of characters in lines that stand earlier in the text, too; nan without lines."""
     if not text.rows:
         return math.nan
-    return duplicate_characters(text.rows) / (len(text.text) - text.text.count("\n"))
+    return text.rows.repeated.characters / (len(text.text) - text.text.count("\n"))
 
 
 @rule("fineweb.newline_ratio", PAPER, edited=True)

@@ -17,30 +17,25 @@ PAPER = "arXiv:2112.11446, A.1.1, Table A1"
 @rule("gopher_repetition.duplicate_paragraphs", PAPER)
 def duplicate_paragraphs(text: Text) -> float:
     """Fraction of paragraphs that stand earlier in the text, too."""
-    return ratio(len(text.paragraphs) - len(set(text.paragraphs)), len(text.paragraphs))
+    return ratio(text.paragraphs.repeated.pieces, len(text.paragraphs))
 
 
 @rule("gopher_repetition.duplicate_paragraph_characters", PAPER)
 def duplicate_paragraph_characters(text: Text) -> float:
     """Fraction of characters in such paragraphs."""
-    return ratio(duplicate_characters(text.paragraphs), len(text.text))
+    return ratio(text.paragraphs.repeated.characters, len(text.text))
 
 
 @rule("gopher_repetition.duplicate_lines", PAPER)
 def duplicate_lines(text: Text) -> float:
     """Fraction of lines that stand earlier in the text, too."""
-    return ratio(len(text.runs) - len(set(text.runs)), len(text.runs))
+    return ratio(text.runs.repeated.pieces, len(text.runs))
 
 
 @rule("gopher_repetition.duplicate_line_characters", PAPER)
 def duplicate_line_characters(text: Text) -> float:
     """Fraction of characters in such lines."""
-    return ratio(duplicate_characters(text.runs), len(text.text))
-
-
-def duplicate_characters(items: list[str]) -> int:
-    """Characters of the items that equal an earlier one."""
-    return sum(map(len, items)) - sum(map(len, set(items)))
+    return ratio(text.runs.repeated.characters, len(text.text))
 
 
 def _ngrams(size: int, doc: str) -> Callable[[Text], float]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bloomery.config.cleaning import LineRules
 from spark_jobs.cleaning.rules import Text, ratio, rule
+from spark_jobs.cleaning.words import WINDOW, batches
 
 PAPER = "arXiv:2306.01116, G.2"
 MOSTLY = 0.5
@@ -43,10 +44,12 @@ def characters(text: Text) -> float:
 @rule("refinedweb.removed_words", PAPER)
 def removed_words(text: Text) -> float:
     """Fraction of white-space words in the lines that RefinedWeb's rules remove; nan without words."""
-    removed = [line for line, wrong in zip(text.lines, _wrong(text.lines), strict=True) if wrong]
-    if not removed:
-        return 0.0
-    return ratio(sum(len(line.split()) for line in removed), sum(len(line.split()) for line in text.lines))
+    wrong = removed = 0
+    for batch in batches(text.lines):
+        gone = [line for line, is_wrong in zip(batch, _wrong(batch), strict=True) if is_wrong]
+        wrong += len(gone)
+        removed += sum(len(line.split()) for line in gone)
+    return ratio(removed, sum(len(line.split()) for line in text.lines)) if wrong else 0.0
 
 
 def edit(text: Text, rules: Iterable[LineRules]) -> Text:
@@ -60,7 +63,7 @@ def edit(text: Text, rules: Iterable[LineRules]) -> Text:
 
 def _refinedweb(text: Text) -> str:
     rows = text.text.split("\n")
-    wrong = _wrong([row.strip() for row in rows])
+    wrong = (gone for batch in batches(rows) for gone in _wrong([row.strip() for row in batch]))
     return "\n".join(row for row, gone in zip(rows, wrong, strict=True) if not gone).strip()
 
 
@@ -72,7 +75,7 @@ def _duplicate_paragraphs(text: Text) -> str:
     return "\n\n".join(_first(text.paragraphs)).strip()
 
 
-def _first(items: list[str]) -> Iterator[str]:
+def _first(items: Iterable[str]) -> Iterator[str]:
     """The items without those that equal an earlier one; blank ones stay."""
     seen: set[str] = set()
     for item in items:
@@ -104,14 +107,25 @@ def _upper_fractions(lines: list[str]) -> list[float]:
     """Fraction of upper-case characters of each line; of ASCII, or of any where a line is not."""
     if not lines:
         return []
-    joined = "\n".join(lines)
-    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
+    if len(lines) == 1:
+        parts = (lines[0][start : start + WINDOW] for start in range(0, len(lines[0]), WINDOW))
+        upper_ones = sum(int(np.count_nonzero(_is_upper(_codes(part)))) for part in parts)
+        return [upper_ones / max(len(lines[0]), 1)]
+    codes = _codes("\n".join(lines))
     ends = np.flatnonzero(np.append(codes == 10, True))
-    upper = np.concatenate(([0], np.cumsum(_UPPER[np.minimum(codes, len(_UPPER) - 1)])))
+    upper = np.concatenate(([0], np.cumsum(_is_upper(codes))))
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = np.maximum(ends - starts, 1)
     fractions: list[float] = ((upper[ends] - upper[starts]) / lengths).tolist()
     return fractions
+
+
+def _codes(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _is_upper(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+    return _UPPER[np.minimum(codes, len(_UPPER) - 1)]
 
 
 _LONGEST_SHORT = 200

@@ -11,20 +11,23 @@ their words; from 5 on by their characters joined, as Gopher's peers do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_jobs.cleaning.words import Unsigned, Words
+from spark_jobs.cleaning.words import BASE, Unsigned, Words
 
 TOP = (2, 3, 4)
 DUPLICATE = (5, 6, 7, 8, 9, 10)
 WORD_BASE = np.uint64(0xD6E8FEB86659FD93)
 """Odd multiplier between words, another than the one between their characters."""
 
-Places = npt.NDArray[np.int64]
+MANY = 1 << 18
+"""Hashes that are sorted at a time; of more, those with equal leading bits go together."""
+
+Places = npt.NDArray[np.int32]
 
 
 class Repeats(NamedTuple):
@@ -33,7 +36,7 @@ class Repeats(NamedTuple):
     places: Places
     """Number of each one's first word."""
     keys: Places
-    """Equal for equal n-grams."""
+    """Equal for equal n-grams; from 0 on."""
 
 
 def repeated_characters(words: Words) -> Mapping[int, int]:
@@ -42,60 +45,102 @@ def repeated_characters(words: Words) -> Mapping[int, int]:
     The commonest n-gram counts with the blanks between its words, times its count; of several the first. A
     duplicate one is an n-gram like which one began before; those that overlap it are passed over.
     """
-    ends = np.concatenate(([0], np.cumsum(words.lengths, dtype=np.int64)))
+    ends = np.zeros(len(words.lengths) + 1, np.int32)
+    np.cumsum(words.lengths, out=ends[1:])
     counted: dict[int, int] = {}
-    places = np.arange(len(words.lengths))
-    by_words = by_characters = words.hashes
+    places, hashes = np.arange(len(words.lengths), dtype=np.int32), words.hashes.copy()
     for size in range(2, DUPLICATE[-1] + 1):
-        inside = places <= len(words.lengths) - size
-        places, by_words, by_characters = places[inside], by_words[inside], by_characters[inside]
-        last = places + (size - 1)
-        by_words = by_words * WORD_BASE + words.hashes[last]
-        by_characters = by_characters * words.powers[last] + words.hashes[last]
-        chosen, keys = _repeats(by_words if size in TOP else by_characters)
-        places, by_words, by_characters = places[chosen], by_words[chosen], by_characters[chosen]
-        repeats = Repeats(places, keys)
-        counted[size] = (_top if size in TOP else _duplicates)(repeats, ends, size)
+        inside = int(np.searchsorted(places, np.int32(len(words.lengths) - size), "right"))
+        places, hashes = places[:inside], hashes[:inside]
+        if size == DUPLICATE[0]:
+            hashes = words.hashes[places]
+            for number in range(1, size - 1):
+                _join(hashes, words, places, number)
+        if size in TOP:
+            hashes *= WORD_BASE
+            for part in _parts(places):
+                hashes[part] += words.hashes[places[part] + (size - 1)]
+        else:
+            _join(hashes, words, places, size - 1)
+        repeated, keys = _repeats(hashes)
+        places = places[repeated]
+        hashes = hashes[repeated]  # on a line of its own: an old column is freed before the next is made
+        count = _top if size in TOP else _duplicates
+        counted[size] = count(Repeats(places, keys), ends, size)
+        del repeated, keys
     return counted
 
 
-def _repeats(hashes: Unsigned) -> tuple[Places, Places]:
-    """Positions in `hashes` of values that occur more than once, in order, and a number for each value."""
-    order = np.argsort(hashes)
-    ordered = hashes[order]
-    equal = ordered[1:] == ordered[:-1]
-    if not equal.any():
-        return order[:0], order[:0]
-    repeated = np.concatenate((equal, [False])) | np.concatenate(([False], equal))
-    positions = order[repeated]
-    keys = np.cumsum(np.concatenate(([True], ~equal)))[repeated]
-    back = np.argsort(positions)
-    return positions[back], keys[back]
+def _join(hashes: Unsigned, words: Words, places: Places, number: int) -> None:
+    """Hashes of the first `number` words of each n-gram, and of one more, by their characters; in place."""
+    for part in _parts(places):
+        following = places[part] + number
+        known, kinds = np.unique(words.lengths[following], return_inverse=True)
+        hashes[part] *= np.array([pow(BASE, length, 1 << 64) for length in known.tolist()], np.uint64)[kinds]
+        hashes[part] += words.hashes[following]
+
+
+def _parts(places: Places) -> Iterator[slice]:
+    return (slice(start, start + MANY) for start in range(0, len(places), MANY))
+
+
+def _repeats(hashes: Unsigned) -> tuple[npt.NDArray[np.bool_], Places]:
+    """Which values occur more than once, and a number for each such value, in their order."""
+    keys = np.full(len(hashes), -1, np.int32)
+    first = 0
+    for positions in _classes(hashes):
+        chosen = hashes[positions]
+        order = np.argsort(chosen)
+        chosen = chosen[order]
+        equal = chosen[1:] == chosen[:-1]
+        if not equal.any():
+            continue
+        repeated = np.concatenate((equal, [False])) | np.concatenate(([False], equal))
+        begins = np.concatenate(([True], ~equal))[repeated]
+        keys[order[repeated] if isinstance(positions, slice) else positions[order[repeated]]] = np.cumsum(
+            begins
+        ) + (first - 1)
+        first += int(np.count_nonzero(begins))
+    found = keys >= 0
+    return found, keys[found]
+
+
+def _classes(hashes: Unsigned) -> Iterator[slice | npt.NDArray[np.int64]]:
+    """Positions of hashes, in groups of about MANY such that equal ones are in one group."""
+    bits = (len(hashes) // MANY).bit_length()
+    if not bits:
+        yield slice(None)
+        return
+    leading = hashes.astype("<u8", copy=False).view("<u2")[3::4] >> (16 - bits)
+    for group in range(1 << bits):
+        yield np.flatnonzero(leading == group)
 
 
 def _top(repeats: Repeats, ends: Places, size: int) -> int:
     count, first = 1, 0
     if len(repeats.places):
-        counts = np.bincount(repeats.keys)
+        counts = np.zeros(int(repeats.keys.max()) + 1, np.int32)
+        for part in _parts(repeats.keys):
+            counts += np.bincount(repeats.keys[part], minlength=len(counts)).astype(np.int32)
         count = int(counts.max())
-        first = int(repeats.places[counts[repeats.keys].argmax()])
+        first = int(repeats.places[(counts == count)[repeats.keys].argmax()])
     if first + size >= len(ends):
         return 0
     return count * (int(ends[first + size] - ends[first]) + size - 1)
 
 
 def _duplicates(repeats: Repeats, ends: Places, size: int) -> int:
-    lengths = ends[repeats.places + size] - ends[repeats.places]
-    seen: set[int] = set()
+    seen = bytearray(int(repeats.keys.max(initial=-1)) + 1)
     counted = free = 0
-    for place, key, length in zip(
-        repeats.places.tolist(), repeats.keys.tolist(), lengths.tolist(), strict=True
-    ):
-        if place < free:
-            continue
-        if key in seen:
-            counted += length
-            free = place + size
-        else:
-            seen.add(key)
+    for part in _parts(repeats.places):
+        places, keys = repeats.places[part], repeats.keys[part]
+        lengths = ends[places + size] - ends[places]
+        for place, key, length in zip(places.tolist(), keys.tolist(), lengths.tolist(), strict=True):
+            if place < free:
+                continue
+            if seen[key]:
+                counted += length
+                free = place + size
+            else:
+                seen[key] = 1
     return counted

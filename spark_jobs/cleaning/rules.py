@@ -19,8 +19,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from bloomery.config.cleaning import C4Lines, Profile
+from spark_jobs.cleaning import pieces
 from spark_jobs.cleaning.c4_lines import Kept, keep_lines
 from spark_jobs.cleaning.ngrams import repeated_characters
+from spark_jobs.cleaning.pieces import Pieces
 from spark_jobs.cleaning.words import Lexicon, Words
 
 
@@ -41,25 +43,24 @@ class Text:
         return self.lexicon.count(self.text)
 
     @cached_property
-    def lines(self) -> list[str]:
+    def lines(self) -> Pieces:
         """Lines that hold more than white space, without it at either end."""
-        return [stripped for line in self.text.splitlines() if (stripped := line.strip())]
+        return pieces.lines(self.text)
 
     @cached_property
-    def rows(self) -> list[str]:
+    def rows(self) -> Pieces:
         """What line feeds separate, as it stands, but for rows of white space."""
-        return [row for row in self.text.split("\n") if row and not row.isspace()]
+        return pieces.rows(self.text)
 
     @cached_property
-    def runs(self) -> list[str]:
+    def runs(self) -> Pieces:
         """What one or more line feeds separate, as they stand: an end of the text that is one counts."""
-        ends = [[""] * self.text.startswith("\n"), [""] * self.text.endswith("\n")]
-        return [*ends[0], *filter(None, self.text.split("\n")), *ends[1]]
+        return pieces.runs(self.text)
 
     @cached_property
-    def paragraphs(self) -> list[str]:
+    def paragraphs(self) -> Pieces:
         """What two or more line feeds separate."""
-        return [part for block in self.text.strip().split("\n\n") if (part := block.lstrip("\n"))]
+        return pieces.paragraphs(self.text)
 
     @cached_property
     def repeated_characters(self) -> Mapping[int, int]:

@@ -4,7 +4,6 @@
                                                              lengths  [3, 3, 3, 1]
                                                              flags    [ALPHA | THE, ALPHA, ALPHA, SYMBOLS]
                                                              hashes   one uint64 a word, of its characters
-                                                             powers   BASE ** length, to join hashes with
 
 White space separates chunks; a tokenizer divides a chunk into words by that chunk alone, so each distinct
 chunk is divided once in a worker. The columns hold values, not numbers of a vocabulary: the memo may be
@@ -39,7 +38,7 @@ INVERSE = pow(BASE, -1, 1 << 64)
 
 Column = npt.NDArray[Any]
 Unsigned = npt.NDArray[np.uint64]
-_KINDS = (np.int32, np.uint16, np.uint64, np.uint64)
+_KINDS = (np.int32, np.uint16, np.uint64)
 
 
 class Words(NamedTuple):
@@ -50,9 +49,7 @@ class Words(NamedTuple):
     flags: Column
     """uint16."""
     hashes: Column
-    """uint64, polynomial of the characters: hash(ab) = hash(a) * powers(b) + hash(b)."""
-    powers: Column
-    """uint64."""
+    """uint64, polynomial of the characters: hash(ab) = hash(a) * BASE ** length(b) + hash(b)."""
 
 
 Divide = Callable[[list[str]], Iterable[list[str]]]
@@ -81,7 +78,7 @@ class Lexicon:
 
     def sentences(self, lines: list[str]) -> int:
         """Number of sentences of lines; each has one or more."""
-        return sum(map(self._sentences, _batches(lines)))
+        return sum(map(self._sentences, batches(lines)))
 
     def _sentences(self, lines: list[str]) -> int:
         text = f" {LINE} ".join(lines)
@@ -135,23 +132,31 @@ class Lexicon:
             self._table = Words(*(np.resize(column, size) for column in self._table))
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         flags = np.fromiter(map(self._flag, words), np.uint16, len(words))
-        values: tuple[Column, ...] = (lengths, flags, *polynomials(words, lengths))
+        values: tuple[Column, ...] = (lengths, flags, polynomials(words))
         for column, new in zip(self._table, values, strict=True):
             column[stop - len(words) : stop] = new
 
 
-def polynomials(words: list[str], lengths: npt.NDArray[np.int64]) -> tuple[Unsigned, Unsigned]:
-    """Hash of each word's characters c, the sum of c[i] * BASE ** (length - 1 - i), and BASE ** length.
+def polynomials(words: list[str]) -> Unsigned:
+    """Hash of each word's characters c, the sum of c[i] * BASE ** (length - 1 - i)."""
+    hashes = [_polynomials(batch) for batch in batches(words)]
+    return hashes[0] if len(hashes) == 1 else np.concatenate(hashes)
 
-    All at once: BASE is odd and has an inverse modulo 2 ** 64, so that prefix sums of c[j] / BASE ** j hold
-    the sum of any range.
-    """
+
+def _polynomials(words: list[str]) -> Unsigned:
+    """All at once: BASE is odd and has an inverse modulo 2 ** 64, so that prefix sums of c[j] / BASE ** j
+    hold the sum of any range. A long word is hashed by its halves."""
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    if len(words) == 1 and lengths[0] > WINDOW:
+        half = int(lengths[0]) // 2
+        one, other = (_polynomials([part]) for part in (words[0][:half], words[0][half:]))
+        return one * np.uint64(pow(BASE, int(lengths[0]) - half, 1 << 64)) + other
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     powers, inverses = (_powers(base, len(codes) + 1) for base in (BASE, INVERSE))
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(codes * inverses[:-1], out=sums[1:])
     stops = np.cumsum(lengths)
-    return (sums[stops] - sums[stops - lengths]) * powers[stops - 1], powers[lengths]
+    return (sums[stops] - sums[stops - lengths]) * powers[stops - 1]
 
 
 def _powers(base: int, count: int) -> Unsigned:
@@ -174,16 +179,16 @@ def windows(text: str) -> Iterator[str]:
         start = stop
 
 
-def _batches(lines: list[str]) -> Iterator[list[str]]:
-    """The lines in lists of about WINDOW characters."""
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in lists of about WINDOW characters; a longer one stands alone."""
     batch: list[str] = []
     size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line)
-        if size > WINDOW:
+    for text in texts:
+        if batch and size + len(text) > WINDOW:
             yield batch
             batch, size = [], 0
+        batch.append(text)
+        size += len(text)
     yield batch
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bloomery.config.base import Config
@@ -19,7 +19,7 @@ from spark_jobs.cleaning.ngrams import DUPLICATE, TOP, repeated_characters
 from spark_jobs.cleaning.rules import RULES, Text, measure, rule
 from spark_jobs.cleaning.signals import SIGNALS, measure_text
 from spark_jobs.cleaning.text import REPAIR, repair
-from spark_jobs.cleaning.words import ALPHA, SYMBOLS, Lexicon, polynomials, white_space, windows
+from spark_jobs.cleaning.words import ALPHA, BASE, SYMBOLS, WINDOW, Lexicon, polynomials, white_space, windows
 from tests.spark_jobs.corpus import GERMAN, prose
 
 GOLDEN = {
@@ -130,17 +130,31 @@ def test_repeated_ngrams_are_those_of_the_plain_loop(words):
     assert found == {size: plain_repeats(words, size) for size in (*TOP, *DUPLICATE)}
 
 
-@given(st.lists(WORD, min_size=1, max_size=20))
-def test_hashes_of_words_join_to_that_of_their_characters(words):
-    import numpy as np
+@pytest.mark.parametrize("window", [3, WINDOW])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(WORD, min_size=1, max_size=20))
+def test_hashes_of_words_join_to_that_of_their_characters(monkeypatch, window, words):
+    monkeypatch.setattr("spark_jobs.cleaning.words.WINDOW", window)
+    rolled = 0
+    for word, found in zip(words, polynomials(words).tolist(), strict=True):
+        rolled = (rolled * BASE ** len(word) + found) % 2**64
+    assert polynomials(["".join(words)]).tolist() == [rolled]
 
-    lengths = np.array([len(word) for word in words])
-    hashes, powers = polynomials(words, lengths)
-    joined, power = polynomials(["".join(words)], np.array([lengths.sum()]))
-    rolled = hashes[:1]
-    for at in range(1, len(words)):
-        rolled = rolled * powers[at] + hashes[at]
-    assert (rolled[0], np.multiply.reduce(powers)) == (joined[0], power[0])
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    parts=st.lists(st.sampled_from(["a", "bc ", " ", "D", "\n", "\n\n", "\r", "\r\n", "\u2028", "3 likes"]))
+)
+@pytest.mark.parametrize("profile", ["paper", "datatrove-0.10.1"])
+def test_a_long_text_has_the_measures_of_a_short_one(monkeypatch, profile, parts):
+    """A text longer than a window is cut into lines, paragraphs and n-grams piece by piece."""
+    config, text = MeasureConfig(profile=profile, lines=("refinedweb",), pii=()), "".join(parts)
+    with monkeypatch.context() as patch:
+        for module in ("words", "pieces", "lines"):
+            patch.setattr(f"spark_jobs.cleaning.{module}.WINDOW", 2)
+        patch.setattr("spark_jobs.cleaning.ngrams.MANY", 2)
+        long = measure_text(text, config)
+    assert long == measure_text(text, config)
 
 
 def test_a_full_memo_changes_no_measure(monkeypatch):
