@@ -17,7 +17,9 @@ from bloomery.cli import app
 from tests.artifacts.toy import AFTER, GATE, MAKE, PolicyConfig, ToyConfig
 from tests.deployment import ROOT, free_port
 
-COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(
+    command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands
+)
 
 
 def bloomery(home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
