@@ -42,6 +42,7 @@ def main() -> None:
         count, size = corpora.write(folder, corpora.perturbed(MEGABYTES))
         print(f"{count} documents, {size / 1e6:.0f} MB", file=sys.stderr)
         ours, kept = _ours(folder)
+        print(f"ours: {ours:.1f} s", file=sys.stderr)
         theirs_seconds = run_peer(
             "datatrove", DATATROVE, "datatrove_minhash.py", str(folder), f"{name}/peer"
         )["seconds"]

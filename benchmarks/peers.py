@@ -13,7 +13,7 @@ from bloomery.config.settings import settings
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT.parent / "shared" / "data" / "docs-corpus"
-DATATROVE = ("datatrove==0.10.1", "spacy==3.8.18", "tokenizers==0.23.3", "orjson", "regex")
+DATATROVE = ("datatrove==0.10.1", "spacy==3.8.18", "tokenizers==0.23.3", "orjson", "regex", "xxhash==3.5.0")
 
 
 def peer(name: str, packages: tuple[str, ...]) -> Path:
