@@ -25,7 +25,6 @@ from spark_jobs.minhash import WORD, ngrams, normalised, same_length_lower, word
 from spark_jobs.tables import record_batch
 
 UNITS = "id string, content string, rule string, one bigint, two bigint, start bigint, end bigint"
-CUTS = "id string, rule string, start bigint, end bigint"
 LINE, PARAGRAPH = re.compile(r"[^\n]+"), re.compile(r"[^\n]+(?:\n[^\n]+)*")
 
 

@@ -73,15 +73,6 @@ def read_listing(files: Artifact) -> tuple[list[File], dict[str, Fields]]:
     return listed, {name: Fields(**fields) for name, fields in read["fields"].items()}
 
 
-def live_files(snapshot: Artifact) -> list[File]:
-    """Every file of a snapshot, by source and path."""
-    listed = [
-        (part, read_listing(artifact(snapshot.store, part.manifest, "files"))[0])
-        for part in read_parts(snapshot)
-    ]
-    return sorted(f for part, files in listed for f in files if (f.source, f.path) not in part.without)
-
-
 def _fields(source: Source) -> Fields:
     return Fields(
         source.text_field, source.id_field, source.url_field, source.date_field, source.licence_field

@@ -19,6 +19,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +68,15 @@ def rows_digest(rows: Iterable[Sequence[Any]]) -> TableDigest:
     return _summed(_hashes(rows))
 
 
-def batch_digest(batch: Any) -> TableDigest:
-    """Digest of a pyarrow RecordBatch or Table; column order is the schema's."""
-    columns = [column.to_pylist() for column in batch.columns]
-    return rows_digest(zip(*columns, strict=True)) if columns else TableDigest(batch.num_rows)
-
-
 def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], tuple[TableDigest, list[int]]]:
     """Digest of each group of a batch's rows, with the numbers of its rows; keys are the values of
     `group`."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     hashes = _hashes(zip(*columns.values(), strict=True))
     members: dict[tuple[Any, ...], list[int]] = {}
-    for number, key in enumerate(zip(*(columns[name] for name in group), strict=True)):
+    # Of no column there is one key, and zip would yield none.
+    keys = zip(*(columns[name] for name in group), strict=True) if group else repeat((), len(hashes))
+    for number, key in enumerate(keys):
         members.setdefault(key, []).append(number)
     return {key: (_summed(hashes[numbers]), numbers) for key, numbers in members.items()}
 

@@ -2,6 +2,8 @@
 
 import datetime
 import json
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomery.artifacts.canonical import canonical, digest
-from bloomery.artifacts.digests import TableDigest, batch_digest, encode, rows_digest, tree_digest
+from bloomery.artifacts.digests import TableDigest, encode, grouped_digests, rows_digest, tree_digest
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 JSON = st.recursive(
@@ -43,10 +45,16 @@ def test_table_digest_is_frozen():
     assert tree_digest({"b": "2", "a": "1"}) == VECTORS["tree"] == tree_digest({"a": "1", "b": "2"})
 
 
-def test_arrow_and_python_rows_agree():
+@pytest.mark.parametrize("group", ["", "a", "b", "ab", "fb"])
+def test_groups_of_a_batch_add_up_to_its_rows(group):
+    """By any columns, and by none, where there is one group."""
     columns = list(zip(*ROWS, strict=True))
     batch = pa.table({name: list(column) for name, column in zip("abcdefghi", columns, strict=True)})
-    assert batch_digest(batch) == rows_digest(ROWS)
+    found = grouped_digests(batch, list(group))
+    assert reduce(add, (part for part, _ in found.values())) == rows_digest(ROWS)
+    assert sorted(number for _, numbers in found.values() for number in numbers) == list(range(len(ROWS)))
+    for key, (part, numbers) in found.items():
+        assert part == rows_digest([ROWS[number] for number in numbers]) and len(key) == len(group)
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.integers()), max_size=12), st.data())

@@ -26,11 +26,10 @@ class Dashboard:
     def __init__(self, page, deployment: Deployment) -> None:
         self.page, self.deployment = page, deployment
 
-    def shot(self, name: str, page=None) -> None:
-        """A screenshot for the README."""
-        page = page or self.page
-        page.wait_for_timeout(1500)
-        page.screenshot(path=IMAGES / f"{name}.png")
+    def shot(self, name: str, element=None) -> None:
+        """A screenshot of the page or of an element: for the README, so it names no path of a machine."""
+        self.page.wait_for_timeout(1500)
+        (element or self.page).screenshot(path=IMAGES / f"{name}.png")
 
     def pause(self, dag: str) -> None:
         """Turns a DAG off by its switch, if it is on."""
@@ -56,9 +55,10 @@ class Dashboard:
         before = self.deployment.newest_run(dag)
         self.page.goto(f"{self.deployment.url}/dags/{dag}")
         self.page.get_by_label("Trigger Dag").first.click()
+        self.page.locator("input[name=element_config]").wait_for()
+        self.shot("2-trigger")
         for name, value in fields.items():
             self.page.fill(f"input[name=element_{name}]", value)
-        self.shot("2-trigger")
         self.page.get_by_role("dialog").get_by_role("button", name="Trigger", exact=True).click()
         return until(f"a run of {dag}", lambda: (r := self.deployment.newest_run(dag)) != before and r)
 
@@ -73,7 +73,7 @@ class Dashboard:
         dialog = self.page.get_by_role("dialog")
         dialog.get_by_role("button", name="Confirm").wait_for()
         self.page.wait_for_timeout(1000)
-        self.shot("4-clear")
+        self.shot("4-clear", dialog)
         dialog.get_by_role("button", name="Confirm").click()
         dialog.wait_for(state="hidden")
 

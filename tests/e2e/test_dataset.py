@@ -53,7 +53,7 @@ def test_a_corpus_ends_in_a_report_that_its_task_opens(deployment, dashboard, tm
     report = dashboard.page
     report.wait_for_url("**/bloomery/reports/*")
     report.set_viewport_size({"width": 1360, "height": 1500})
-    dashboard.shot("10-report", report)
+    dashboard.shot("10-report")
     words = report.inner_text("body")
     published = deployment.ask("work.published('docs')")
     account = deployment.bloomery("show", published["ledger"], "--json")

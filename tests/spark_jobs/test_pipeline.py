@@ -14,6 +14,7 @@ from bloomery.artifacts.canonical import sha256
 from bloomery.artifacts.digests import file_digest, tree_digest
 from bloomery.artifacts.run import artifact, invalidate
 from bloomery.shards.format import open_shard
+from spark_jobs.parts import SUFFIX
 from spark_jobs.stages import STAGES
 from spark_jobs.tokenizer import load
 from tests.spark_jobs.conftest import ORDER
@@ -69,6 +70,19 @@ def test_every_record_has_one_fate(finished):
         assert (row["threshold"] is not None) == (row["status"] == "dropped")
     dropped = {row["rule"] for row in cleaned if row["status"] == "dropped"}
     assert {"gopher.words", "language.code"} <= dropped
+
+
+def test_every_tables_manifest_counts_its_rows(finished):
+    """And so that its digest is taken of them: no two tables of different rows share one."""
+    counted = 0
+    for name in ORDER:
+        for output, about in finished.outcomes[name].manifest.outputs.items():
+            found = artifact(finished.store, finished.outcomes[name].digest, output)
+            place = finished.store.root / found.place
+            if about.rows is not None and (place.is_dir() or found.place.endswith(SUFFIX)):
+                assert about.rows == len(finished.rows(name, output)), f"{name}.{output}"
+                counted += about.rows > 0
+    assert counted >= 9
 
 
 def test_ranges_hold_the_records(finished):

@@ -12,9 +12,10 @@ from bloomery.artifacts.refs import list_refs
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.store import LocalStore
 from bloomery.config.sources import SnapshotConfig, Source
+from spark_jobs.parts import read_parts
 from spark_jobs.readers.builtin import base_distributions, python_files
 from spark_jobs.readers.listing import SourceError
-from spark_jobs.snapshot import SnapshotError, live_files, take
+from spark_jobs.snapshot import SnapshotError, read_listing, take
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 
@@ -37,7 +38,9 @@ def config(uri, **more):
 
 
 def listed(store, outcome):
-    files = live_files(artifact(store, outcome.digest, "files"))
+    parts = read_parts(artifact(store, outcome.digest, "files"))
+    read = [(part, read_listing(artifact(store, part.manifest, "files"))[0]) for part in parts]
+    files = [file for part, found in read for file in found if (file.source, file.path) not in part.without]
     return {file.path: file.format for file in files}
 
 
