@@ -91,7 +91,7 @@ DEDUP = Stage(
 )
 DECONTAMINATE = Stage(
     "decontaminate",
-    1,
+    2,
     DecontaminateConfig,
     {
         "documents": "clean.documents",
