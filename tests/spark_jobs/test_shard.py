@@ -21,9 +21,10 @@ from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore
 from bloomery.shards.dataset import Policy, check_dataset
 from bloomery.shards.keys import keys, parse_ids
-from spark_jobs import shard
+from spark_jobs import histogram as counting
 from spark_jobs.engine import functions, session
-from spark_jobs.shard import TOLERANCE, _histogram, _plan, _with_key
+from spark_jobs.histogram import TOLERANCE, histogram, plan
+from spark_jobs.shard import _with_key
 from tests.conftest import running_engine
 from tests.spark_jobs.conftest import ORDER, Pipeline
 from tests.spark_jobs.corpus import write_corpus
@@ -69,8 +70,8 @@ def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
     spark_engine, tmp_path, monkeypatch, longest, target, few
 ):
     """2 % or one document: also where the histogram's ranges hold hundreds of documents each."""
-    monkeypatch.setattr(shard, "BUCKET_BITS", 4)
-    monkeypatch.setattr(shard, "FEW", few)
+    monkeypatch.setattr(counting, "BUCKET_BITS", 4)
+    monkeypatch.setattr(counting, "FEW", few)
     draw = np.random.default_rng(longest)
     ids = draw.integers(0, 256, (4000, 16), np.uint8)
     lengths = np.minimum(longest, 1 + draw.pareto(0.7, len(ids)) * 5).astype(int)
@@ -79,12 +80,12 @@ def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
     with spark_of(spark_engine, tmp_path) as spark:
         frame = spark.createDataFrame(rows, "split string, source string, id string, count bigint")
         tokens = _with_key(frame, POLICY.seed).repartition(3)
-        found = _histogram(spark, tokens, POLICY, 2 * target)
-    plan = _plan(found, POLICY, 2 * target)["train", "web"]
+        found = histogram(spark, tokens, POLICY, 2 * target)
+    web = plan(found, POLICY, 2 * target)["train", "web"]
     signed = (keys(ids, POLICY.seed) ^ np.uint64(1 << 63)).view(np.int64)
-    held = np.bincount(np.searchsorted(plan.keys, signed, "right") - 1, lengths)
+    held = np.bincount(np.searchsorted(web.keys, signed, "right") - 1, lengths)
     assert held.sum() == found["train", "web"].tokens.sum() == lengths.sum()
-    assert 2 < len(held) == len(plan.keys) <= round(lengths.sum() / target)
+    assert 2 < len(held) == len(web.keys) <= round(lengths.sum() / target)
     assert held.max() - held.min() <= max(TOLERANCE * held.mean(), lengths.max())
 
 
