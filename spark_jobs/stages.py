@@ -140,7 +140,7 @@ TOKENIZER = Stage(
 )
 SHARD = Stage(
     "shard",
-    2,
+    3,
     ShardConfig,
     {"documents": "decontaminate.documents", "tokenizer": "tokenizer.tokenizer"},
     ("tokenizers",),
