@@ -25,7 +25,7 @@ from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import S3Store
 from bloomery.config.settings import settings
 from bloomery.config.training import ParallelConfig, TrainConfig
-from bloomery.shards.stream import check_shards
+from bloomery.shards.dataset import check_dataset
 from training.job import (
     GRACE,
     REFUSED,
@@ -62,7 +62,7 @@ def train(context: Context) -> dict[str, Artifact]:
         head = journal.open(context.fence, run_facts(context))
         if head is None or head.step < config.steps:
             job = make_job(context, journal, head)
-            check_shards(job.shards)
+            check_dataset(job.shards, job.dataset)
             context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
             cut(job.metrics, head.step if head else 0)
             with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):

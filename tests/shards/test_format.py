@@ -1,62 +1,99 @@
-"""The token format: what is written is read, damage is named, Megatron's layout is kept byte by byte."""
+"""The files of a shard: Megatron's layout byte by byte, and what a writer refuses."""
+
+from __future__ import annotations
 
 import struct
 
 import numpy as np
 import pytest
 
-from bloomery.shards.format import ShardError, open_shard, token_dtype, write_shard
-
-DOCUMENTS = [np.array([5, 6, 7]), np.array([1]), np.array([65_499, 0])]
+from bloomery.shards.dataset import Policy
+from bloomery.shards.format import ShardError, index_bytes, index_size, token_dtype
+from bloomery.shards.keys import keys, parse_ids
+from bloomery.shards.side import ORIGIN
+from bloomery.shards.write import Documents, ShardWriter
+from tests.shards.data import POLICY, documents, name
 
 
 @pytest.mark.parametrize(
     "vocab_size, dtype", [(4096, "<u2"), (65_499, "<u2"), (65_500, "<i4"), (128_256, "<i4")]
 )
-def test_round_trip(tmp_path, vocab_size, dtype):
+def test_the_dtype_is_the_one_that_megatron_takes(vocab_size, dtype):
     assert token_dtype(vocab_size) == np.dtype(dtype)
-    info = write_shard(tmp_path, DOCUMENTS, token_dtype(vocab_size))
-    shard = open_shard(tmp_path, info.name)
-    assert (info.documents, info.tokens, len(shard)) == (3, 6, 3)
-    assert [shard.document(i).tolist() for i in range(3)] == [d.tolist() for d in DOCUMENTS]
-    assert shard.tokens.dtype == np.dtype(dtype)
 
 
-def test_layout_is_megatrons(tmp_path):
-    info = write_shard(tmp_path, DOCUMENTS, np.dtype("<u2"))
+def test_the_index_is_megatrons():
     index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4)
     index += struct.pack("<3i", 3, 1, 2) + struct.pack("<3q", 0, 6, 8) + struct.pack("<4q", 0, 1, 2, 3)
-    assert (tmp_path / f"{info.name}.idx").read_bytes() == index
-    assert (tmp_path / f"{info.name}.bin").read_bytes() == struct.pack("<6H", 5, 6, 7, 1, 65_499, 0)
+    assert index_bytes(np.array([3, 1, 2]), np.dtype("<u2")) == index
+    assert index_size(3) == len(index)
 
 
-def test_equal_shards_are_one_file_and_nothing_else_is_left(tmp_path):
-    first, second = (write_shard(tmp_path, DOCUMENTS, np.dtype("<u2")) for _ in range(2))
-    other = write_shard(tmp_path, [np.concatenate(DOCUMENTS)], np.dtype("<u2"))
-    assert first == second and first.bin_sha256 == other.bin_sha256 and first.name != other.name
-    assert {p.stem for p in tmp_path.iterdir()} == {first.name, other.name}
+def columns(ids, tokens, policy=POLICY):
+    """Documents in the order of their keys."""
+    order = np.lexsort((ids, keys(parse_ids(ids), policy.seed)))
+    return Documents(
+        ids=parse_ids([ids[i] for i in order]),
+        tokens=np.concatenate([np.array(tokens[i]) for i in order]),
+        lengths=np.array([len(tokens[i]) for i in order]),
+        bytes=9,
+        hosts=[""] * len(ids),
+        origins=np.zeros(len(ids), ORIGIN),
+    )
 
 
-@pytest.mark.parametrize("bad", [np.array([1 << 16]), np.array([-1]), np.array([], dtype=np.int64)])
-def test_what_does_not_fit_is_refused(tmp_path, bad):
-    with pytest.raises(ShardError, match="document 1"):
-        write_shard(tmp_path, [DOCUMENTS[0], bad], np.dtype("<u2"))
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    "tokens, what",
+    [([[1], [1000]], "outside the"), ([[1], [-1]], "outside the"), ([[1], []], "has 0 tokens")],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, tokens, what):
+    with pytest.raises(ShardError, match=what) as error, ShardWriter(tmp_path, POLICY) as writer:
+        writer.append(columns([name(0), name(1)], tokens))
+    assert name(1) in str(error.value)
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind, cut", [("bin", -1), ("bin", 100), ("idx", -1), ("idx", -30), ("idx", 8)])
-def test_damage_is_named(tmp_path, kind, cut):
-    info = write_shard(tmp_path, DOCUMENTS, np.dtype("<u2"))
-    path = tmp_path / f"{info.name}.{kind}"
-    data = path.read_bytes()
-    path.write_bytes(data[:cut] if cut < 0 else data + bytes(cut))
-    with pytest.raises(ShardError, match=path.name):
-        open_shard(tmp_path, info.name)
+def test_documents_out_of_order_or_twice_are_refused(tmp_path):
+    found = columns([name(n) for n in range(4)], [[1]] * 4)
+    for again in (found, columns([found.ids[3].tobytes().hex()], [[1]])):
+        with ShardWriter(tmp_path, POLICY) as writer:
+            writer.append(found)
+            with pytest.raises(ShardError, match="out of the order"):
+                writer.append(again)
 
 
-def test_absent_and_foreign_files_are_named(tmp_path):
-    with pytest.raises(ShardError, match=r"x\.idx"):
-        open_shard(tmp_path, "x")
-    (tmp_path / "x.idx").write_bytes(bytes(200))
-    with pytest.raises(ShardError, match="header says"):
-        open_shard(tmp_path, "x")
+@pytest.mark.parametrize("bad", ["", "ab", "g" * 32, "A" * 32, "a" * 31, "a" * 33, " " + "a" * 31])
+def test_what_is_no_id_is_named(bad):
+    with pytest.raises(ShardError, match="is not a document id"):
+        parse_ids([name(1), bad])
+
+
+def test_batches_do_not_change_a_byte(tmp_path):
+    made = documents(300, longest=9000)
+    whole = columns([d.id for d in made], [d.tokens for d in made])
+    infos = []
+    for cuts in ([], [1], [100, 101, 250]):
+        ends = np.cumsum(whole.lengths)
+        with ShardWriter(tmp_path, POLICY) as writer:
+            for start, stop in zip([0, *cuts], [*cuts, 300], strict=True):
+                first = ends[start - 1] if start else 0
+                writer.append(
+                    Documents(
+                        whole.ids[start:stop],
+                        whole.tokens[first : ends[stop - 1]],
+                        whole.lengths[start:stop],
+                        9 if start == 0 else 0,
+                        whole.hosts[start:stop],
+                        whole.origins[start:stop],
+                    )
+                )
+            infos.append(writer.finish())
+    assert infos[0] == infos[1] == infos[2]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_policy_that_its_dtype_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match="holds ids up to 65535"):
+        Policy(tokenizer="ab" * 32, vocab_size=65_537, dtype="<u2", eos_id=0)
+    with pytest.raises(ValueError, match="separator"):
+        Policy.of("ab" * 32, vocab_size=10, eos_id=10, seed=0)

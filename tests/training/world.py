@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -11,8 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from bloomery.artifacts.canonical import canonical, sha256
-from bloomery.artifacts.digests import file_digest, tree_digest
+from bloomery.artifacts.canonical import sha256
 from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.run import Outcome, commit, run_stage
 from bloomery.artifacts.store import LocalStore, Store
@@ -20,7 +20,8 @@ from bloomery.config.base import Config
 from bloomery.config.gates import ShardGateConfig
 from bloomery.config.run import Execution
 from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
-from bloomery.shards.format import token_dtype, write_shard
+from bloomery.shards.dataset import Policy
+from bloomery.shards.write import Document, write_dataset
 from training.stages import TRAIN
 
 MODEL = ModelConfig(layers=2, width=36, heads=6, kv_heads=3, ffn_width=50)
@@ -66,20 +67,26 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:
 
 
 def write_shards(
-    folder: Path, splits: Mapping[str, list[str]], tokenizer: Tokenizer, shards: int = 2
-) -> dict[str, str]:
-    """Writes a shards folder; returns {relative path: sha256}."""
+    folder: Path, splits: Mapping[str, list[str]], tokenizer: Tokenizer, target_bytes: int = 8192
+) -> str:
+    """Writes a dataset of one source; returns its digest."""
     vocab_size, eos = tokenizer.get_vocab_size(), tokenizer.token_to_id("<|endoftext|>")
-    dtype, listed = token_dtype(vocab_size), {}
-    for split, texts in splits.items():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        encoded = [np.array([*tokenizer.encode(text).ids, eos]) for text in texts]
-        infos = [write_shard(folder / split, encoded[i::shards], dtype) for i in range(shards)]
-        listed[split] = {"shards": [vars(info) for info in infos]}
-    manifest = {"vocab_size": vocab_size, "eos": eos, "dtype": dtype.name, "splits": listed}
-    (folder / "manifest.json").write_bytes(canonical(manifest))
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
+    policy = Policy.of(sha256(tokenizer.to_str().encode()), vocab_size, eos, seed=1)
+    found = {
+        split: {
+            "corpus": [
+                Document(
+                    id=hashlib.sha256(f"{split}{number}".encode()).hexdigest()[:32],
+                    tokens=[*tokenizer.encode(text).ids, eos],
+                    bytes=len(text.encode()),
+                    path=f"{split}.txt",
+                )
+                for number, text in enumerate(texts)
+            ]
+        }
+        for split, texts in splits.items()
+    }
+    return write_dataset(folder, found, policy, target_bytes=target_bytes)
 
 
 @dataclass
@@ -127,10 +134,9 @@ def make_world(
     upstream = {"tokenizer": put(store, "tokenizer", {}, made)}
     place = "data/shard/s/1/shards"
     with tempfile.TemporaryDirectory() as scratch:
-        files = write_shards(Path(scratch), splits, tokenizer)
-        for relative in files:
-            store.upload(Path(scratch) / relative, f"{place}/{relative}")
-    shards = Output(digest=tree_digest(files))
+        shards = Output(digest=write_shards(Path(scratch), splits, tokenizer))
+        for path in (path for path in Path(scratch).rglob("*") if path.is_file()):
+            store.upload(path, f"{place}/{path.relative_to(scratch).as_posix()}")
     upstream["shard"] = put(store, "shard", {}, {"shards": Artifact(shards, place, store)})
     verdict = Output(digest="0" * 64, facts={"passed": True, "failed": []})
     store.put_new("data/shard_gate/v", b"{}")
