@@ -240,3 +240,34 @@ def _between(change: Change, before: Shares, after: Shares, done: float) -> Shar
     return before + (after - before) * (
         (1 - math.cos(math.pi * way)) / 2 if change.curve == "cosine" else way
     )
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A whole number for each step: some values until given steps, then one without end."""
+
+    stages: tuple[tuple[int, int], ...]
+    """(until step, value), in order."""
+    value: int
+    """From the last stage on."""
+
+    def at(self, step: int) -> int:
+        """The value of a step."""
+        return next((value for until, value in self.stages if step < until), self.value)
+
+    def before(self, step: int) -> int:
+        """Sum of the values of all steps before `step`."""
+        total = begin = 0
+        for until, value in self.stages:
+            total += value * (min(step, until) - begin)
+            begin = min(step, until)
+        return total + self.value * (step - begin)
+
+    def step(self, total: int) -> int:
+        """The step in which the sum over all steps passes `total`."""
+        done = begin = 0
+        for until, value in self.stages:
+            if total < done + value * (until - begin):
+                return begin + (total - done) // value
+            done, begin = done + value * (until - begin), until
+        return begin + (total - done) // self.value

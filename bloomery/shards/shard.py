@@ -87,6 +87,15 @@ class Shard:
                 )
             self.verified[block] = True
 
+    def damaged(self) -> list[int]:
+        """Numbers of all blocks that are not what was written."""
+        data = self.tokens.view(np.uint8)
+        return [
+            block
+            for block, expected in enumerate(self.side.blocks.tolist())
+            if crc32c(data[block * BLOCK : (block + 1) * BLOCK].data) != expected
+        ]
+
     def read(self, start: int, stop: int) -> Tokens:
         """Tokens [start, stop) of the shard, verified: a view of the file.
 
