@@ -1,4 +1,4 @@
-"""Which samples a run reads: a pure function of (dataset, config, overlay, step). What a checkpoint keeps is the step.
+"""Which samples a run reads: a pure function of (dataset, config, overlay, step); its state is the step.
 
     step -> its samples [first, first + batch) of the run      ramp of the batch
          -> source, position in the source's order             mixture
@@ -10,7 +10,7 @@ and back: sample of a stream -> positions, one an epoch -> samples of the run ->
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -67,11 +67,10 @@ class Feed:
         first = min(self.batch.before(step), self.samples)
         return first, min(self.batch.before(step + 1), self.samples) - first
 
-    def read(self, first: int, count: int) -> Reading:
-        """The samples [first, first + count) of the run."""
-        sources, positions = self.mixture.read(first, count)
-        samples = np.empty(count, np.int64)
-        run = np.arange(first, first + count)
+    def read(self, run: Indices) -> Reading:
+        """What these samples of the run are: [N]."""
+        sources, positions = self.mixture.read(run)
+        samples = np.empty(len(run), np.int64)
         for number in np.unique(sources).tolist():
             mine = np.flatnonzero(sources == number)
             for since, lost, instead in self._detours[number]:
@@ -80,35 +79,25 @@ class Feed:
         return Reading(sources, positions, samples)
 
     def find(self, source: int, samples: Indices) -> Indices:
-        """Samples of the run that read any of the samples of a source's stream, ascending."""
-        order = self.sources[source].order
-        final = int(self.mixture.counts(np.array([self.samples]))[0, source])
-        wanted = np.concatenate([order.positions(samples, e) for e in range(-(-final // order.length))] or [samples])
-        found = self.mixture.find(source, wanted[wanted < final], self.samples)
-        for since, lost, instead in self._detours[source]:  # who read a lost one before, who reads what stands in
-            stands_in = self._origin(source, lost[np.isin(instead, self._beyond(order, samples, instead))])
-            found = np.concatenate([found, stands_in[stands_in >= since]])
-        found = np.unique(found[found >= 0])
-        if not len(found):
-            return found
-        read = [self.read(int(g), 1) for g in found]
-        return found[[bool(np.isin(r.sample, samples)[0] and r.source[0] == source) for r in read]]
+        """Samples of the run that read any of these samples of a source's stream, ascending."""
+        order, detours = self.sources[source].order, self._detours[source]
+        end = max([self._final(source), *(int(instead[-1]) + 1 for _, _, instead in detours if len(instead))])
+        epochs = range(-(-end // order.length))
+        positions = np.concatenate([order.positions(samples, e) for e in epochs] or [samples[:0]])
+        for _, lost, instead in reversed(detours):
+            positions = _swap(positions, np.ones(len(positions), bool), instead, lost)
+        run = self.mixture.find(source, positions, self.samples)
+        run = np.unique(run[run >= 0])
+        found = self.read(run)
+        return run[(found.source == source) & np.isin(found.sample, samples)]
 
-    @staticmethod
-    def _beyond(order: Order, samples: Indices, positions: Indices) -> Indices:
-        return positions[np.isin(order.samples(positions), samples)]
-
-    def _origin(self, source: int, positions: Indices) -> Indices:
-        """Samples of the run that would read these positions, of a reserve those that it stands in for."""
-        for _, lost, instead in reversed(self._detours[source]):
-            known = np.searchsorted(instead, positions)
-            hit = (known < len(instead)) & (instead[np.minimum(known, len(instead) - 1)] == positions) if len(instead) else np.zeros(len(positions), bool)
-            positions = np.where(hit, lost[np.minimum(known, max(len(lost) - 1, 0))] if len(lost) else positions, positions)
-        return self.mixture.find(source, positions, self.samples)
+    def _final(self, source: int) -> int:
+        """Samples of a source in the whole run."""
+        return int(self.mixture.counts(np.array([self.samples]))[0, source])
 
     @cached_property
     def _detours(self) -> list[list[tuple[int, Indices, Indices]]]:
-        """Per source, in the order of the overlay: (first sample of the run, lost positions, those instead)."""
+        """Per source, in the overlay's order: (first sample of the run, lost positions, those instead)."""
         found: list[list[tuple[int, Indices, Indices]]] = [[] for _ in self.sources]
         for number, source in enumerate(self.sources):
             bad = np.zeros(0, np.int64)
@@ -118,33 +107,29 @@ class Feed:
                 since = self.span(entry.since)[0]
                 low = int(self.mixture.counts(np.array([since]))[0, number])
                 epochs = range(low // source.order.length, -(-entry.reserve // source.order.length))
-                lost = np.sort(np.concatenate([source.order.positions(lost_samples, e) for e in epochs] or [bad[:0]]))
+                lost = np.sort(
+                    np.concatenate([source.order.positions(lost_samples, e) for e in epochs] or [bad[:0]])
+                )
                 lost = lost[(lost >= low) & (lost < entry.reserve)]
                 found[number].append((since, lost, _good(source.order, entry.reserve, len(lost), bad)))
         return found
 
-    def without(self, damages: Sequence[Damage], step: int) -> Overlay:
-        """The overlay that reads around new damage from `step` on.
-
-        Raises:
-            ValueError: nothing of the source is left.
-        """
-        entries = list(self.overlay.quarantined)
+    def around(self, damages: Sequence[Damage], step: int) -> Feed:
+        """The feed that reads around new damage from `step` on."""
+        feed = self
         for damage in damages:
             number = next(n for n, source in enumerate(self.sources) if source.name == damage.source)
-            feed = Feed(self.sources, self.mixture, self.batch, self.samples, Overlay(quarantined=tuple(entries)))
-            used = [instead[-1] + 1 for _, _, instead in feed._detours[number] if len(instead)]
-            final = int(self.mixture.counts(np.array([self.samples]))[0, number])
-            entries.append(
-                Quarantine(
-                    source=damage.source,
-                    start=damage.start,
-                    stop=damage.stop,
-                    since=step,
-                    reserve=max([final, *(int(end) for end in used)]),
-                )
+            used = [int(instead[-1]) + 1 for _, _, instead in feed._detours[number] if len(instead)]
+            entry = Quarantine(
+                source=damage.source,
+                start=damage.start,
+                stop=damage.stop,
+                since=step,
+                reserve=max([self._final(number), *used]),
             )
-        return Overlay(quarantined=tuple(entries), tombstones=self.overlay.tombstones)
+            overlay = feed.overlay.model_copy(update={"quarantined": (*feed.overlay.quarantined, entry)})
+            feed = replace(feed, overlay=overlay)
+        return feed
 
 
 def _swap(positions: Indices, after: npt.NDArray[np.bool_], lost: Indices, instead: Indices) -> Indices:

@@ -1,17 +1,18 @@
-"""The order in which a run reads the samples of a stream: a pure function of (dataset, stream, seed, position).
+"""The order in which a run reads a stream's samples: a pure function of (dataset, stream, seed, position).
 
     position p -> epoch e = p // N, place = p % N
                -> super-block = permutation keyed by (root, stream, seed, e) of place // S
                -> sample = super-block * S + permutation keyed by (..., super-block) of place % S
 
-A stream is cut into samples 0 .. N - 1, and a super-block is a range of S of them, about 32 shards: reading stays
-within a few shards, which a node can hold, and the order still looks random. All super-blocks are of one size but
-the last, which is read last, so there is no table and nothing is built, stored or shuffled: O(1) memory, any
-position at once, and its inverse as well.
+A stream is cut into samples 0 .. N - 1, and a super-block is a range of S of them, about 32 shards: reading
+stays within a few shards, which a node can hold, and the order still looks random. All super-blocks are of
+one size but the last, which is read last, so there is no table and nothing is built, stored or shuffled: O(1)
+memory, any position at once, and its inverse as well.
 
-The permutation is an alternating Feistel network of six rounds (Luby and Rackoff, SIAM J. Comput. 17(2), 1988)
-over the smallest 2^bits >= length, with cycle walking for the rest (Black and Rogaway, CT-RSA 2002, section 3).
-World size, workers and micro-batch only slice the positions. Frozen by tests/shards/test_order.py.
+The permutation is an alternating Feistel network of six rounds (Luby and Rackoff, SIAM J. Comput. 17(2),
+1988) over the smallest 2^bits >= length, with cycle walking for the rest (Black and Rogaway, CT-RSA 2002,
+section 3). World size, workers and micro-batch only slice the positions. Frozen by
+tests/shards/test_order.py.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ def _feistel(value: _Words, bits: int, rounds: list[tuple[int, np.uint64]]) -> _
     high, low = value >> low_bits, value & low_mask
     for number, key in rounds:
         if number % 2:
-            low = low ^ (_mix(high ^ key) & low_mask)
+            low = low ^ (mix(high ^ key) & low_mask)
         else:
-            high = high ^ (_mix(low ^ key) & high_mask)
+            high = high ^ (mix(low ^ key) & high_mask)
     return (high << low_bits) | low
 
 
-def _mix(word: _Words) -> _Words:
+def mix(word: _Words) -> _Words:
     """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), arithmetic modulo 2^64."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,10 +1,10 @@
-"""What a run reads otherwise than planned: damaged tokens, and documents that were taken down. Part of its state.
+"""What a run reads otherwise than planned: around damaged tokens, and without documents that were taken down.
 
-quarantine  tokens that no copy holds right: from a step on, each sample that holds any of them is another one:
-            the next of the same source's order beyond what the run reads, so that every other slot stays
+quarantine  tokens that no copy holds right: from a step on, each sample that holds any of them is another,
+            the next of the source's order beyond what the run reads, so that every other slot stays
 tombstone   a document's tokens are read as separators, and none of them is a target
 
-Both are facts with a step, so a replay of the run reads at each step what the run read.
+Both are part of the run's state, each with its step, so a replay reads at each step what the run read.
 """
 
 from __future__ import annotations

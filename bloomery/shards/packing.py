@@ -1,17 +1,19 @@
 """How a stream of documents is cut into samples of L inputs and as many targets: L + 1 tokens.
 
 concat     sample i = tokens [i*L, i*L + L] of the stream; neighbours share one, so each is a target once
-best_fit   documents longer than L + 1 are cut into pieces of L + 1 that share one token, what remains is packed
+best_fit   documents longer than L + 1 are cut into pieces of L + 1 that share one token, what remains is
+packed
            whole into bins by best-fit-decreasing (Ding et al. 2024, "Fewer Truncations", arXiv:2404.10830);
            sample i = bin i, the rest of it is padding
 
 The plan of the bins is made for `GROUP` shards at a time, from counts of lengths alone:
 
-    length histograms -> (size, count) -> classes of equal bins: (bins, [(size, how many, from which rank on)])
-    bin -> its class -> (size, rank) of its items -> a run of equal documents of a shard -> `by_length` -> document
+    length histograms -> (size, count) -> classes of equal bins: (bins, [(size, how many, from which rank
+    on)]) bin -> its class -> (size, rank) of its items -> a run of equal documents of a shard -> `by_length`
+    -> document
 
-so a bin's documents are found without a list of bins or of documents. What is kept is the number of bins before
-each group, 8 bytes a group.
+so a bin's documents are found without a list of bins or of documents. What is kept is the number of bins
+before each group, 8 bytes a group.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bloomery.shards.dataset import Stream
+from bloomery.shards.format import DamagedError
 from bloomery.shards.shard import Shard
 
 GROUP = 8
@@ -38,6 +41,14 @@ OPEN_GROUPS = 32
 Indices = npt.NDArray[np.int64]
 OpenShard = Callable[[int], Shard]
 """Opens the shard of a number."""
+
+
+class UnreadableError(DamagedError):
+    """A side file is lost, and with it the plan of its group: tokens [start, stop) of the stream."""
+
+    def __init__(self, cause: DamagedError, start: int, stop: int) -> None:
+        super().__init__(cause.path, cause.what.removeprefix(f"{cause.path}: "))
+        self.start, self.stop = start, stop
 
 
 class Segments(NamedTuple):
@@ -83,7 +94,10 @@ class Concat:
         """One run a sample."""
         count = len(samples)
         return Segments(
-            np.arange(count), np.zeros(count, np.int64), samples * self.length, np.full(count, self.length + 1)
+            np.arange(count),
+            np.zeros(count, np.int64),
+            samples * self.length,
+            np.full(count, self.length + 1),
         )
 
     def holding(self, start: int, stop: int) -> Indices:
@@ -111,8 +125,8 @@ def best_fit(sizes: list[int], counts: list[int], capacity: int, most: int) -> P
     """Best-fit-decreasing of `counts` items of each of `sizes`.
 
     Each item goes into the bin with the least room that takes it. Bins with equal contents are one class, and
-    a bin that takes one item of a size has the least room for the next, too; so a size costs a few operations,
-    however many items there are.
+    a bin that takes one item of a size has the least room for the next, too; so a size costs a few
+    operations, however many items there are.
 
     Args:
         sizes: distinct, ascending, 1 .. capacity.
@@ -158,7 +172,9 @@ def best_fit(sizes: list[int], counts: list[int], capacity: int, most: int) -> P
         classes += [(bins, entries) for bins, _, entries in by_room[room]]
     flat = np.array([entry for _, entries in classes for entry in entries], np.int64).reshape(-1, 3)
     return Plan(
-        _before([bins for bins, _ in classes]), _before([len(entries) for _, entries in classes]), *flat.T.copy()
+        _before([bins for bins, _ in classes]),
+        _before([len(entries) for _, entries in classes]),
+        *flat.T.copy(),
     )
 
 
@@ -184,8 +200,8 @@ class Runs(NamedTuple):
 
 
 def item_runs(histograms: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]], length: int) -> Runs:
-    """The items of shards with these (lengths, counts): a document of n tokens has (n - 1) // length pieces of
-    length + 1 tokens, and one of what remains."""
+    """The items of shards with these (lengths, counts): a document of n tokens has (n - 1) // length pieces
+    of length + 1 tokens, and one of what remains."""
     columns: list[Indices] = []
     for shard, (lengths, counts) in enumerate(histograms):
         n, c = lengths.astype(np.int64), counts.astype(np.int64)
@@ -283,20 +299,20 @@ class BestFit:
     """Items that a bin may hold."""
     before: npt.NDArray[np.uint64]
     """Bins before each group, and of all: [groups + 1]."""
-    open: OpenShard
+    opened: OpenShard
     plans: OrderedDict[int, Packing] = field(default_factory=OrderedDict)
 
     @classmethod
-    def make(cls, stream: Stream, length: int, most: int, open: OpenShard, path: Path) -> BestFit:
+    def make(cls, stream: Stream, length: int, most: int, opened: OpenShard, path: Path) -> BestFit:
         """Opens the bins; counts those of each group if the table at `path` is not there yet."""
         if not path.exists():
             groups = range(-(-len(stream.table) // GROUP))
-            counts = [_group(stream, group, length, most, open).bins for group in groups]
+            counts = [_group(stream, group, length, most, opened).bins for group in groups]
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.parent / f".tmp-{uuid.uuid4().hex}"
             temporary.write_bytes(_before(counts).astype("<u8").tobytes())
             os.replace(temporary, path)
-        return cls(stream, length, most, np.memmap(path, "<u8", mode="r").view(np.ndarray), open)
+        return cls(stream, length, most, np.memmap(path, "<u8", mode="r").view(np.ndarray), opened)
 
     @property
     def samples(self) -> int:
@@ -332,20 +348,25 @@ class BestFit:
                     at, side = self.stream.start(shard), packing.shards[shard - low].side
                     edges = np.clip([start - at, stop - at - 1], 0, side.tokens - 1).astype(np.uint32)
                     documents = np.searchsorted(side.starts, edges, "right") - 1
-                    touched.append(bins[packing.bins_of(shard - low, np.arange(documents[0], documents[1] + 1))])
+                    touched.append(
+                        bins[packing.bins_of(shard - low, np.arange(documents[0], documents[1] + 1))]
+                    )
                 bins = np.unique(np.concatenate(touched))
             found.append(bins)
         return np.concatenate(found)
 
     def _packing(self, group: int) -> Packing:
         if group not in self.plans:
-            self.plans[group] = _group(self.stream, group, self.length, self.most, self.open)
+            self.plans[group] = _group(self.stream, group, self.length, self.most, self.opened)
             if len(self.plans) > OPEN_GROUPS:
                 self.plans.popitem(last=False)
         self.plans.move_to_end(group)
         return self.plans[group]
 
 
-def _group(stream: Stream, group: int, length: int, most: int, open: OpenShard) -> Packing:
+def _group(stream: Stream, group: int, length: int, most: int, opened: OpenShard) -> Packing:
     numbers = range(group * GROUP, min((group + 1) * GROUP, len(stream.table)))
-    return Packing.of([open(number) for number in numbers], length, most)
+    try:
+        return Packing.of([opened(number) for number in numbers], length, most)
+    except DamagedError as error:
+        raise UnreadableError(error, stream.start(numbers.start), stream.start(numbers.stop)) from error

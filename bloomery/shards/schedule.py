@@ -1,14 +1,17 @@
-"""How many samples of each source a run has read after any number of samples: a closed form in whole numbers.
+"""How many samples of each source a run has read after any number of them: a closed form in whole numbers.
 
-    weights by sample       stairs of constant weights, each in parts of 2^22 (an anneal is up to 4,096 of them)
+    weights by sample       stairs of constant weights, each in parts of 2^22 (an anneal is up to 4,096 of
+    them)
     a binary tree           at each node m samples are split: left = round(plan of left where the node's is m)
     counts(g)               one pass down the tree: exact, adds up to g, never falls, in O(1) for any g
 
-A split's slope is between 0 and 1, so one more sample at a node is one more at exactly one child: for every g one
-source gives the next sample, and position k of a source is met exactly once. The error of a leaf is at most
+A split's slope is between 0 and 1, so one more sample at a node is one more at exactly one child: for every g
+one source gives the next sample, and position k of a source is met exactly once. The error of a leaf is at
+most
 (1 + sum of w_leaf / w_node over the nodes between root and leaf) / 2, and the tree is grown to keep it small:
-1/2 for two sources, at most 1 for three, about 1 for more; so a count is the plan's rounded, or its neighbour.
-(Tijdeman, Discrete Math. 32, 1980, has a sequence within 1 for any number, but no way to enter it in the middle.)
+1/2 for two sources, at most 1 for three, about 1 for more; so a count is the plan's rounded, or its
+neighbour. (Tijdeman, Discrete Math. 32, 1980, has a sequence within 1 for any number, but no way to enter it
+in the middle.)
 
 A change of weights begins from the counts reached: no source loses or repeats a sample, wherever it falls.
 """
@@ -19,6 +22,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -53,7 +57,7 @@ Tree = int | tuple["Tree", "Tree"]
 def grid_weights(weights: npt.NDArray[np.float64]) -> Indices:
     """Whole weights that add up to `GRID`, none but a zero becomes zero: [..., sources]."""
     exact = weights / weights.sum(-1, keepdims=True) * GRID
-    whole = np.maximum(np.floor(exact), (exact > 0)).astype(np.int64)
+    whole: Indices = np.maximum(np.floor(exact), (exact > 0)).astype(np.int64)
     left = GRID - whole.sum(-1, keepdims=True)
     rank = np.argsort(np.argsort(whole - exact, axis=-1, kind="stable"), axis=-1)
     whole = whole + (rank < left)
@@ -142,7 +146,7 @@ class _Part:
         whole, rest = np.divmod((done << BITS) - planned[stair], np.maximum(weight[stair], 1))
         reached = left_planned[stair] + whole * left_weight[stair]
         reached += rest * left_weight[stair] // np.maximum(weight[stair], 1)
-        here = np.clip((reached + GRID // 2) >> BITS, 0, done)
+        here: Indices = np.clip((reached + GRID // 2) >> BITS, 0, done)
         self._split(tree[0], here, out)
         self._split(tree[1], done - here, out)
 
@@ -164,8 +168,8 @@ class Mixture:
         """
         if not changes or changes[0].start or changes[0].over:
             raise ValueError("the first weights hold from sample 0 on, at once")
-        if any(b.start <= a.start for a, b in zip(changes, changes[1:], strict=False)):
-            raise ValueError("changes stand in the order of their starts, each later than the one before")
+        if any(b.start < a.start for a, b in pairwise(changes)):
+            raise ValueError("changes stand in the order of their starts")
         for change in changes:
             if len(change.weights) != len(changes[0].weights) or not _usable(change.weights):
                 raise ValueError(f"weights {change.weights}: one number >= 0 a source, one of them above 0")
@@ -197,14 +201,14 @@ class Mixture:
             out[rows] = part.plan(samples[rows] - part.start)
         return out
 
-    def read(self, first: int, count: int) -> tuple[Indices, Indices]:
-        """Source of each of the samples [first, first + count), and its position in that source's order."""
-        counts = self.counts(np.arange(first, first + count + 1))
-        sources = np.diff(counts, axis=0).argmax(1)
-        return sources, np.take_along_axis(counts[:-1], sources[:, None], 1)[:, 0]
+    def read(self, samples: Indices) -> tuple[Indices, Indices]:
+        """Source of each of these samples of the run, and its position in that source's order: [N] -> [N]."""
+        before, after = self.counts(np.concatenate([samples, samples + 1])).reshape(2, len(samples), -1)
+        sources = (after - before).argmax(1)
+        return sources, before[np.arange(len(samples)), sources]
 
     def find(self, source: int, positions: Indices, samples: int) -> Indices:
-        """Which sample of the run's first `samples` reads each position of a source: [N] -> [N], -1 for none."""
+        """Which of the run's first `samples` reads each position of a source, -1 for none: [N] -> [N]."""
         low, high = np.zeros(len(positions), np.int64), np.full(len(positions), samples, np.int64)
         while (low < high).any():  # the least g whose first g + 1 samples hold position + 1 of the source
             middle = (low + high) // 2

@@ -7,6 +7,7 @@ verify  CRC32C of the blocks that hold given tokens, each once: a flipped bit is
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,6 +28,7 @@ class Shard:
 
     path: Path
     """Of .bin."""
+    side_path: Path
     info: ShardInfo
     tokens: Tokens
     """Ids of all documents: [tokens]. Call `verify` before use."""
@@ -58,7 +60,20 @@ class Shard:
         lengths = starts[1:] - starts[:-1]
         _expect(index, hashlib.sha256(index_bytes(lengths, dtype)).hexdigest(), info.idx_sha256, "lengths of")
         tokens: Tokens = np.memmap(path, dtype, mode="r").view(np.ndarray)
-        return cls(path, info, tokens, found, np.zeros(len(found.blocks), bool))
+        return cls(path, side, info, tokens, found, np.zeros(len(found.blocks), bool))
+
+    def check_sizes(self) -> None:
+        """Checks that no mapped file was cut short since it was opened: reading on would kill the process.
+
+        Raises:
+            DamagedError: names the file. One that was removed meanwhile stays whole for who has it open.
+        """
+        for path, expected in ((self.path, self.tokens.nbytes), (self.side_path, self.info.side_bytes)):
+            try:
+                found = os.stat(path).st_size
+            except FileNotFoundError:
+                continue
+            _expect(path, found, expected, "bytes")
 
     def verify(self, starts: npt.NDArray[np.integer], stops: npt.NDArray[np.integer]) -> None:
         """Checks the blocks that hold the tokens [start, stop) of each range, unless they were before.
@@ -72,11 +87,12 @@ class Shard:
         """
         size = self.tokens.itemsize
         first, last = starts * size // BLOCK, (stops * size - 1) // BLOCK
-        touched = np.unique(np.concatenate([first, last]))
+        touched = np.concatenate([first, last])
         if (last - first > 1).any():  # ranges longer than a block
-            touched = np.unique(
-                np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
-            )
+            touched = np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
+        if self.verified[touched].all():
+            return
+        touched = np.unique(touched)
         data = self.tokens.view(np.uint8)
         for block in touched[~self.verified[touched]].tolist():
             found = crc32c(data[block * BLOCK : (block + 1) * BLOCK].data)

@@ -1,4 +1,4 @@
-"""The mixture: counts are whole, exact, monotone, within one sample of the plan, and found from either end."""
+"""The mixture: counts are whole, exact, never fall, stay next to the plan, and are found from either end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bloomery.shards.schedule import GRID, Change, Mixture, error_bound, grid_weights, grow_tree, leaves
+from bloomery.shards.schedule import GRID, Change, Mixture, Ramp, error_bound, grid_weights, grow_tree, leaves
 
 weights = st.lists(st.floats(0, 1000).map(lambda w: round(w, 3)), min_size=1, max_size=9).filter(any)
 
@@ -41,7 +41,7 @@ def test_every_sample_is_of_one_source_and_counts_stay_within_one_of_the_plan(pl
 @settings(max_examples=60, deadline=None)
 def test_reading_and_finding_are_inverse(plan, first, count):
     mixture = Mixture(plan)
-    sources, positions = mixture.read(first, count)
+    sources, positions = mixture.read(np.arange(first, first + count))
     for g, source, position in zip(range(first, first + count), sources, positions, strict=True):
         assert mixture.find(int(source), np.array([position]), first + count).tolist() == [g]
     beyond = mixture.counts(np.array([first]))[0]
@@ -59,7 +59,7 @@ def test_a_change_in_mid_run_leaves_the_past_and_every_position(plan, start, row
     before, after = Mixture(plan), Mixture([*plan, Change(start, row, 50)])
     g = np.arange(start + 1)
     assert (before.counts(g) == after.counts(g)).all()
-    sources, positions = after.read(0, start + 500)
+    sources, positions = after.read(np.arange(start + 500))
     for source in range(len(row)):
         mine = positions[sources == source]
         assert mine.tolist() == list(range(len(mine)))
@@ -110,10 +110,21 @@ def test_an_anneal_follows_its_curve():
         [Change(0, (0.0, 0.0))],
         [Change(0, (1.0, -1.0))],
         [Change(0, (1.0, float("nan")))],
-        [Change(0, (1.0,)), Change(0, (2.0,))],
+        [Change(0, (1.0,)), Change(9, (2.0,)), Change(8, (1.0,))],
         [Change(0, (1.0,)), Change(5, (2.0, 1.0))],
     ],
 )
 def test_an_unusable_schedule_is_refused(plan):
-    with pytest.raises(ValueError, match="weights|changes"):
+    with pytest.raises(ValueError, match=r"weights|changes"):
         Mixture(plan)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 9)), max_size=4), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_ramp_adds_up_and_is_inverted(stages, value):
+    untils = np.cumsum([until for until, _ in stages]).tolist()
+    ramp = Ramp(tuple(zip(untils, (v for _, v in stages), strict=True)), value)
+    values = [ramp.at(step) for step in range(100)]
+    assert [ramp.before(step) for step in range(101)] == [0, *np.cumsum(values).tolist()]
+    owners = [step for step, count in enumerate(values) for _ in range(count)]
+    assert [ramp.step(sample) for sample in range(len(owners))] == owners
