@@ -260,9 +260,9 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marked: npt.NDArray[np
         found.append(
             Batch(
                 step=part.step,
-                inputs=inputs[samples].reshape(-1, width)[own],
-                targets=targets[samples].reshape(-1, width)[own],
-                positions=positions[flat : flat + part.rows * width].reshape(-1, width),
+                inputs=inputs[samples].reshape(part.samples * part.pieces, width)[own],
+                targets=targets[samples].reshape(part.samples * part.pieces, width)[own],
+                positions=positions[flat : flat + part.rows * width].reshape(part.rows, width),
                 cu_seqlens=cu_seqlens,
                 mark=int(marked[at + (part.skip > 0) : at + part.samples].sum(dtype=np.uint64)),
                 damage=[],
@@ -274,7 +274,7 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marked: npt.NDArray[np
 
 def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int32]:
     """Where documents or rows begin, over all inputs one after the other, ascending, and their end."""
-    row, place = np.divmod(np.concatenate(rows.begins), length + 1)
+    row, place = np.divmod(np.concatenate([*rows.begins, np.zeros(0, np.int64)]), length + 1)
     found, at = [(row * length + place)[place < length]], 0
     for part in shares:
         if part.pieces > 1:

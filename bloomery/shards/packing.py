@@ -267,13 +267,14 @@ class Packing:
     def bins_of(self, shard: int, documents: Indices) -> Indices:
         """Bins that hold any piece of the documents (numbers in the shard), ascending."""
         side, runs, plan = self.shards[shard].side, self.runs, self.plan
-        place = np.flatnonzero(np.isin(side.by_length, documents))
+        lengths = (side.starts[documents + 1] - side.starts[documents]).astype(np.uint32)
+        places, kind = _before(side.counts), np.searchsorted(side.lengths, lengths)
+        spans = zip(places[kind].tolist(), places[kind + 1].tolist(), documents.tolist(), strict=True)
+        nth = np.array([np.searchsorted(side.by_length[a:b], np.uint32(d)) for a, b, d in spans])
         mine = np.flatnonzero(runs.shard == shard)
-        docs = np.diff(runs.before)[mine] // runs.pieces[mine]
-        row, nth = _ragged(np.zeros(len(mine), np.int64), docs)
-        wanted = np.isin(runs.document[mine][row] + nth, place)
-        run, nth = mine[row[wanted]], nth[wanted]
-        _, item = _ragged(runs.before[run] + nth * runs.pieces[run], runs.pieces[run])
+        row, run = np.nonzero(places[kind][:, None] == runs.document[mine])  # its pieces, and what remains
+        run = mine[run]
+        _, item = _ragged(runs.before[run] + nth[row] * runs.pieces[run], runs.pieces[run])
         size = np.searchsorted(self.sizes, item, "right") - 1
         rank = item - self.sizes[size]
         order = np.lexsort((plan.rank, plan.size))  # an entry takes consecutive ranks of its size

@@ -203,7 +203,7 @@ class Mixture:
 
     def read(self, samples: Indices) -> tuple[Indices, Indices]:
         """Source of each of these samples of the run, and its position in that source's order: [N] -> [N]."""
-        before, after = self.counts(np.concatenate([samples, samples + 1])).reshape(2, len(samples), -1)
+        before, after = self.counts(np.concatenate([samples, samples + 1])).reshape(2, len(samples), self.sources)
         sources = (after - before).argmax(1)
         return sources, before[np.arange(len(samples)), sources]
 
