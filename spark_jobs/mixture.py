@@ -1,6 +1,6 @@
 """Mixture: how many tokens of each source a training run takes, and how often it repeats them.
 
-    weights, epoch caps, budget  x  tokens that the shards hold  ->  {source: weight, tokens, held, epochs, ...}
+    weights, caps, budget x tokens that the shards hold -> {source: weight, tokens, held, epochs, max_epochs}
 
 A plan that no data can fill is refused with the numbers that would be possible: Muennighoff et al. 2023
 (arXiv:2305.16264) find repeating up to four times nearly as good as new data, and little gained beyond.

@@ -23,7 +23,7 @@ from bloomery.shards.format import DamagedError
 from bloomery.shards.order import Order, block_size
 from bloomery.shards.overlay import Overlay
 from bloomery.shards.packing import BestFit, Concat, Cut
-from bloomery.shards.reader import Fetch, Reader, Shards, in_place
+from bloomery.shards.reader import Fetch, InPlace, Reader, Shards
 from bloomery.shards.schedule import Change, Mixture, Ramp
 from training.job import TrainingError
 
@@ -72,6 +72,13 @@ class Data:
         for source, reader in zip(self.feed.sources, self.readers, strict=True):
             reader.bury([stone for stone in overlay.tombstones if stone.source == source.name])
 
+    def ahead(self, step: int) -> None:
+        """Begins to fetch the shards that `step` and the steps after it read: two super-blocks a source."""
+        done = self.feed.mixture.counts(np.array([self.feed.span(step)[0]]))[0].tolist()
+        for source, reader, position in zip(self.feed.sources, self.readers, done, strict=True):
+            for at in (position, position + source.order.block):
+                reader.ahead(*source.order.block_at(at))
+
     def tokens(self, step: int) -> int:
         """Targets of the first `step` steps, by the plan."""
         first = self.feed.span(step)[0]
@@ -85,7 +92,7 @@ def open_data(
     tokenizer: str,
     tables: Path,
     overlay: Overlay = Overlay(),  # noqa: B008  frozen
-    fetch: Fetch = in_place,
+    fetch: Fetch = InPlace(),  # noqa: B008  has no state
 ) -> Data:
     """Opens what a run reads.
 
@@ -177,9 +184,9 @@ def _ramp(train: TrainConfig, name: str, value: int) -> Ramp:
 def _cut(train: TrainConfig, stream: Stream, shards: Shards, table: Path) -> Cut:
     length, schedule = train.sequence_length, train.schedule
     if schedule.packing == "concat":
-        return Concat(stream.tokens, length)
+        return Concat(stream, length)
     path = table.with_name(f"{table.name}-{length}-{schedule.documents}.bins")
-    return BestFit.make(stream, length, schedule.documents, shards.open, path)
+    return BestFit.make(stream, length, schedule.documents, shards.side, path)
 
 
 def _check_shards(stream: Stream) -> None:

@@ -104,6 +104,7 @@ class Loader:
         step, window, last = self.step, 1, self.data.feed.steps
         try:
             while step < last and not self._stop.is_set():
+                self.data.ahead(step)
                 plan = plan_steps(
                     self.data,
                     step,

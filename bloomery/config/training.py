@@ -60,7 +60,7 @@ class ScheduleConfig(Config):
     batch: tuple[RampConfig, ...] = Field((), description="sequences a step before it is train.global_batch")
     length: tuple[RampConfig, ...] = Field(
         (),
-        description="tokens a sequence before it is train.sequence_length, divisors of it; a step's tokens stay",
+        description="tokens a sequence before it is train.sequence_length; divisors of it",
     )
     packing: Literal["concat", "best_fit"] = Field(
         "concat", description="documents one after the other, or whole ones in bins (arXiv:2404.10830)"

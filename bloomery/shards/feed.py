@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bloomery.shards.format import ShardError
 from bloomery.shards.order import Order
 from bloomery.shards.overlay import Damage, Overlay, Quarantine
 from bloomery.shards.packing import Cut
@@ -142,7 +143,10 @@ def _swap(positions: Indices, after: npt.NDArray[np.bool_], lost: Indices, inste
 def _good(order: Order, first: int, count: int, bad: Indices) -> Indices:
     """The first `count` positions from `first` on whose sample is not bad."""
     if count and len(bad) >= order.length:
-        raise ValueError(f"nothing of source {order.stream} is left: all its samples are damaged")
+        raise ShardError(
+            f"nothing of source {order.stream} is left: all its {order.length:,} samples are damaged",
+            "bring its shards back from a copy, or make them again; the run resumes",
+        )
     found, width = np.zeros(0, np.int64), max(64, 2 * count)
     while len(found) < count:
         positions = np.arange(first, first + width)

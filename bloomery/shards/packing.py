@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from bloomery.shards.dataset import Stream
 from bloomery.shards.format import DamagedError
-from bloomery.shards.shard import Shard
+from bloomery.shards.side import Side
 
 GROUP = 8
 """Shards that are packed together."""
@@ -39,8 +39,8 @@ OPEN_GROUPS = 32
 """Plans that are kept."""
 
 Indices = npt.NDArray[np.int64]
-OpenShard = Callable[[int], Shard]
-"""Opens the shard of a number."""
+OpenSide = Callable[[int], Side]
+"""Opens the side file of the shard of a number."""
 
 
 class UnreadableError(DamagedError):
@@ -77,18 +77,21 @@ class Cut(Protocol):
     def holding(self, start: int, stop: int) -> Indices:
         """Samples that hold any of the tokens [start, stop) of the stream, ascending."""
 
+    def shards(self, first: int, count: int) -> range:
+        """Shards that the samples [first, first + count) are read from."""
+
 
 @dataclass(frozen=True)
 class Concat:
     """Concat-and-chunk."""
 
-    tokens: int
+    stream: Stream
     length: int
 
     @property
     def samples(self) -> int:
         """Samples of an epoch; a shorter tail is not used."""
-        return max(0, (self.tokens - 1) // self.length)
+        return max(0, (self.stream.tokens - 1) // self.length)
 
     def segments(self, samples: Indices) -> Segments:
         """One run a sample."""
@@ -104,6 +107,12 @@ class Concat:
         """Neighbours share a token, so one token may be in two samples."""
         first = max(0, -((self.length - start) // self.length))
         return np.arange(first, min((stop - 1) // self.length + 1, self.samples))
+
+    def shards(self, first: int, count: int) -> range:
+        """Those of the tokens."""
+        ends = np.array([first, first + count]) * self.length
+        low, high = self.stream.shards_at(ends).tolist()
+        return range(low, high + 1)
 
 
 class Plan(NamedTuple):
@@ -178,7 +187,7 @@ def best_fit(sizes: list[int], counts: list[int], capacity: int, most: int) -> P
     )
 
 
-def _before(counts: list[int] | Indices) -> Indices:
+def _before(counts: list[int] | npt.NDArray[np.integer]) -> Indices:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(counts, np.int64))])
 
 
@@ -221,7 +230,7 @@ def item_runs(histograms: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint
 class Packing:
     """The bins of one group of shards."""
 
-    shards: list[Shard]
+    sides: list[Side]
     length: int
     runs: Runs
     plan: Plan
@@ -229,13 +238,13 @@ class Packing:
     """Items before those of each size: [length + 3]."""
 
     @classmethod
-    def of(cls, shards: list[Shard], length: int, most: int) -> Packing:
+    def of(cls, sides: list[Side], length: int, most: int) -> Packing:
         """Plans a group from the length histograms of its side files."""
-        runs = item_runs([(shard.side.lengths, shard.side.counts) for shard in shards], length)
+        runs = item_runs([(side.lengths, side.counts) for side in sides], length)
         items = np.bincount(runs.size, np.diff(runs.before), length + 2).astype(np.int64)
         held = np.flatnonzero(items)
         plan = best_fit(held.tolist(), items[held].tolist(), length + 1, most)
-        return cls(shards, length, runs, plan, _before(items))
+        return cls(sides, length, runs, plan, _before(items))
 
     @property
     def bins(self) -> int:
@@ -259,18 +268,18 @@ class Packing:
         nth, piece = np.divmod(items - runs.before[run], runs.pieces[run])
         start = np.empty(len(items), np.int64)
         for shard in np.unique(runs.shard[run]).tolist():
-            mine, side = runs.shard[run] == shard, self.shards[shard].side
+            mine, side = runs.shard[run] == shard, self.sides[shard]
             documents = side.by_length[runs.document[run[mine]] + nth[mine]]
             start[mine] = side.starts[documents]
         return runs.shard[run], start + (runs.piece[run] + piece) * self.length, runs.size[run]
 
     def bins_of(self, shard: int, documents: Indices) -> Indices:
         """Bins that hold any piece of the documents (numbers in the shard), ascending."""
-        side, runs, plan = self.shards[shard].side, self.runs, self.plan
+        side, runs, plan = self.sides[shard], self.runs, self.plan
         lengths = (side.starts[documents + 1] - side.starts[documents]).astype(np.uint32)
         places, kind = _before(side.counts), np.searchsorted(side.lengths, lengths)
         spans = zip(places[kind].tolist(), places[kind + 1].tolist(), documents.tolist(), strict=True)
-        nth = np.array([np.searchsorted(side.by_length[a:b], np.uint32(d)) for a, b, d in spans])
+        nth: Indices = np.array([np.searchsorted(side.by_length[a:b], np.uint32(d)) for a, b, d in spans])
         mine = np.flatnonzero(runs.shard == shard)
         row, run = np.nonzero(places[kind][:, None] == runs.document[mine])  # its pieces, and what remains
         run = mine[run]
@@ -300,11 +309,11 @@ class BestFit:
     """Items that a bin may hold."""
     before: npt.NDArray[np.uint64]
     """Bins before each group, and of all: [groups + 1]."""
-    opened: OpenShard
+    opened: OpenSide
     plans: OrderedDict[int, Packing] = field(default_factory=OrderedDict)
 
     @classmethod
-    def make(cls, stream: Stream, length: int, most: int, opened: OpenShard, path: Path) -> BestFit:
+    def make(cls, stream: Stream, length: int, most: int, opened: OpenSide, path: Path) -> BestFit:
         """Opens the bins; counts those of each group if the table at `path` is not there yet."""
         if not path.exists():
             groups = range(-(-len(stream.table) // GROUP))
@@ -346,7 +355,7 @@ class BestFit:
             if not (start <= self.stream.start(low) and self.stream.start(high) <= stop):
                 packing, touched = self._packing(group), [bins[:0]]
                 for shard in range(max(first, low), min(last + 1, high)):
-                    at, side = self.stream.start(shard), packing.shards[shard - low].side
+                    at, side = self.stream.start(shard), packing.sides[shard - low]
                     edges = np.clip([start - at, stop - at - 1], 0, side.tokens - 1).astype(np.uint32)
                     documents = np.searchsorted(side.starts, edges, "right") - 1
                     touched.append(
@@ -355,6 +364,12 @@ class BestFit:
                 bins = np.unique(np.concatenate(touched))
             found.append(bins)
         return np.concatenate(found)
+
+    def shards(self, first: int, count: int) -> range:
+        """Those of the groups."""
+        ends = np.array([first, first + count - 1], np.uint64)
+        low, high = (np.searchsorted(self.before, ends, "right") - 1).tolist()
+        return range(low * GROUP, min((high + 1) * GROUP, len(self.stream.table)))
 
     def _packing(self, group: int) -> Packing:
         if group not in self.plans:
@@ -365,7 +380,7 @@ class BestFit:
         return self.plans[group]
 
 
-def _group(stream: Stream, group: int, length: int, most: int, opened: OpenShard) -> Packing:
+def _group(stream: Stream, group: int, length: int, most: int, opened: OpenSide) -> Packing:
     numbers = range(group * GROUP, min((group + 1) * GROUP, len(stream.table)))
     try:
         return Packing.of([opened(number) for number in numbers], length, most)

@@ -11,10 +11,11 @@ has no tokens: the caller reads around it first.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +24,37 @@ from bloomery.shards.dataset import Stream
 from bloomery.shards.format import DamagedError
 from bloomery.shards.overlay import Damage, Tombstone
 from bloomery.shards.packing import Cut, Segments, UnreadableError
-from bloomery.shards.shard import Shard
-from bloomery.shards.side import BLOCK
+from bloomery.shards.shard import Shard, open_side
+from bloomery.shards.side import BLOCK, Side
 
 OPEN = 128
 """Shards of a stream that are kept open."""
 
 Indices = npt.NDArray[np.int64]
-Fetch = Callable[[Stream, int, bool], None]
-"""Brings the files of a shard to the stream's folder; True: again, those that are there are damaged."""
 
 
-def in_place(stream: Stream, number: int, again: bool) -> None:
-    """The `Fetch` of a dataset whose files are all where they belong."""
+class Fetch(Protocol):
+    """Brings shards to the folder of their stream."""
+
+    def shard(self, stream: Stream, number: int, again: bool) -> None:
+        """Has the files of a shard there; `again`: those that are there are damaged.
+
+        Raises:
+            DamagedError: no copy holds what the table says.
+        """
+
+    def ahead(self, stream: Stream, numbers: Iterable[int]) -> None:
+        """Begins to fetch shards that are read soon."""
+
+
+class InPlace:
+    """A dataset whose files are all where they belong; there is no other copy."""
+
+    def shard(self, stream: Stream, number: int, again: bool) -> None:
+        """Nothing to do."""
+
+    def ahead(self, stream: Stream, numbers: Iterable[int]) -> None:
+        """Nothing to do."""
 
 
 @dataclass
@@ -59,7 +78,7 @@ class Shards:
     """The shards of a stream that are open."""
 
     def __init__(self, stream: Stream, fetch: Fetch) -> None:
-        self.stream, self._fetch = stream, fetch
+        self.stream, self.fetch = stream, fetch
         self._open: OrderedDict[int, Shard] = OrderedDict()
 
     def open(self, number: int) -> Shard:
@@ -69,11 +88,11 @@ class Shards:
             DamagedError: so is that copy.
         """
         if number not in self._open:
-            self._fetch(self.stream, number, False)
+            self.fetch.shard(self.stream, number, again=False)
             try:
                 shard = self.stream.shard(number)
             except DamagedError:
-                self._fetch(self.stream, number, True)
+                self.fetch.shard(self.stream, number, again=True)
                 shard = self.stream.shard(number)
             self._open[number] = shard
             if len(self._open) > OPEN:
@@ -81,10 +100,26 @@ class Shards:
         self._open.move_to_end(number)
         return self._open[number]
 
+    def side(self, number: int) -> Side:
+        """The side file alone: a bin's plan is not lost with a shard's tokens.
+
+        Raises:
+            DamagedError: no copy of it is whole.
+        """
+        if number in self._open:
+            return self._open[number].side
+        info = self.stream.table[number]
+        for again in (False, True):
+            with contextlib.suppress(DamagedError):  # of another of its files
+                self.fetch.shard(self.stream, number, again=again)
+            with contextlib.suppress(DamagedError):
+                return open_side(self.stream.folder, info)
+        return open_side(self.stream.folder, info)
+
     def again(self, number: int) -> Shard:
         """A shard from a copy that is fetched again."""
         self._open.pop(number, None)
-        self._fetch(self.stream, number, True)
+        self.fetch.shard(self.stream, number, again=True)
         return self.open(number)
 
 
@@ -94,6 +129,10 @@ class Reader:
     def __init__(self, shards: Shards, cut: Cut, eos_id: int) -> None:
         self.shards, self.stream, self.cut, self.eos_id = shards, shards.stream, cut, eos_id
         self._buried = np.zeros((0, 2), np.int64)
+
+    def ahead(self, first: int, count: int) -> None:
+        """Begins to fetch the shards of the samples [first, first + count)."""
+        self.shards.fetch.ahead(self.stream, self.cut.shards(first, count))
 
     def bury(self, tombstones: list[Tombstone]) -> None:
         """Takes documents of the stream down."""
@@ -130,9 +169,9 @@ class Reader:
             shift[mine] -= begin
             inside[mine] = last - first
             columns = (mine, place[mine], begin, size[mine], first, last)
-            for number, to, here, count, a, b in zip(*(column.tolist() for column in columns), strict=True):
+            for run, to, here, count, a, b in zip(*(column.tolist() for column in columns), strict=True):
                 flat[to : to + count] = tokens[here : here + count]
-                documents[number] = starts[a:b]
+                documents[run] = starts[a:b]
             goes_on = (at[mine] > 0) & (starts[first - 1] != begin)
             out.masked.append(place[mine[goes_on]])
         if not damage:

@@ -143,10 +143,11 @@ class _Part:
         left, node = leaves(tree[0]), leaves(tree)
         (left_weight, left_planned), (weight, planned) = self._sums(left), self._sums(node)
         stair = np.searchsorted(planned, done << BITS, "right") - 1
-        whole, rest = np.divmod((done << BITS) - planned[stair], np.maximum(weight[stair], 1))
-        reached = left_planned[stair] + whole * left_weight[stair]
+        over: Indices = (done << BITS) - planned[stair]
+        whole, rest = np.divmod(over, np.maximum(weight[stair], 1))
+        reached: Indices = left_planned[stair] + whole * left_weight[stair]
         reached += rest * left_weight[stair] // np.maximum(weight[stair], 1)
-        here: Indices = np.clip((reached + GRID // 2) >> BITS, 0, done)
+        here = np.clip((reached + GRID // 2) >> BITS, 0, done)
         self._split(tree[0], here, out)
         self._split(tree[1], done - here, out)
 
@@ -203,7 +204,9 @@ class Mixture:
 
     def read(self, samples: Indices) -> tuple[Indices, Indices]:
         """Source of each of these samples of the run, and its position in that source's order: [N] -> [N]."""
-        before, after = self.counts(np.concatenate([samples, samples + 1])).reshape(2, len(samples), self.sources)
+        before, after = self.counts(np.concatenate([samples, samples + 1])).reshape(
+            2, len(samples), self.sources
+        )
         sources = (after - before).argmax(1)
         return sources, before[np.arange(len(samples)), sources]
 

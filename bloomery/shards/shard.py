@@ -7,7 +7,6 @@ verify  CRC32C of the blocks that hold given tokens, each once: a flipped bit is
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -50,12 +49,9 @@ class Shard:
         path = folder / f"{info.name}.bin"
         _expect(path, _size(path), info.tokens * dtype.itemsize, "bytes")
         index, side = path.with_suffix(".idx"), path.with_suffix(".side")
-        _expect(side, _size(side), info.side_bytes, "bytes")
         _expect(index, _size(index), index_size(info.documents), "bytes")
-        for file, expected in ((index, info.idx_sha256), (side, info.side_sha256)):
-            _expect(file, file_digest(file), expected, "sha256")
-        found = Side.open(side)
-        _expect(side, (found.tokens, len(found.ids)), (info.tokens, info.documents), "tokens, documents")
+        _expect(index, file_digest(index), info.idx_sha256, "sha256")
+        found = open_side(folder, info)
         starts = found.starts.astype(np.int64)
         lengths = starts[1:] - starts[:-1]
         _expect(index, hashlib.sha256(index_bytes(lengths, dtype)).hexdigest(), info.idx_sha256, "lengths of")
@@ -70,7 +66,7 @@ class Shard:
         """
         for path, expected in ((self.path, self.tokens.nbytes), (self.side_path, self.info.side_bytes)):
             try:
-                found = os.stat(path).st_size
+                found = path.stat().st_size
             except FileNotFoundError:
                 continue
             _expect(path, found, expected, "bytes")
@@ -125,6 +121,20 @@ class Shard:
     def document(self, number: int) -> Tokens:
         """Ids of one document, verified: [its length], a view of the file."""
         return self.read(int(self.side.starts[number]), int(self.side.starts[number + 1]))
+
+
+def open_side(folder: Path, info: ShardInfo) -> Side:
+    """Opens the side file of the shard `info` below `folder`.
+
+    Raises:
+        DamagedError: it is absent, or not what the table says.
+    """
+    path = folder / f"{info.name}.side"
+    _expect(path, _size(path), info.side_bytes, "bytes")
+    _expect(path, file_digest(path), info.side_sha256, "sha256")
+    side = Side.open(path)
+    _expect(path, (side.tokens, len(side.ids)), (info.tokens, info.documents), "tokens, documents")
+    return side
 
 
 def _expect(path: Path, found: object, expected: object, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Packing: best-fit-decreasing as its definition says, each token once, and found from the bin and from the document."""
+"""Packing: best-fit-decreasing as defined, each token once, found from the bin and from the document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bloomery.shards.dataset import Dataset
 from bloomery.shards.packing import BestFit, Concat, best_fit, item_runs
-from bloomery.shards.reader import Shards, in_place
+from bloomery.shards.reader import InPlace, Shards
 from tests.shards.data import dataset
 
 
@@ -55,9 +55,9 @@ def streams(tmp_path_factory):
 
 
 def cut(stream, folder, length, most):
-    shards = Shards(stream, in_place)
+    shards = Shards(stream, InPlace())
     return BestFit.make(
-        stream, length, most, shards.open, folder / f"{stream.source}-{length}-{most}"
+        stream, length, most, shards.side, folder / f"{stream.source}-{length}-{most}"
     ), shards
 
 
@@ -99,7 +99,7 @@ def test_tokens_are_found_in_the_samples_that_hold_them(streams, data):
     length = data.draw(st.sampled_from([16, 50, 299]))
     start = data.draw(st.integers(0, stream.tokens - 1))
     stop = min(stream.tokens, start + data.draw(st.sampled_from([1, 7, 3000])))
-    for kind in (Concat(stream.tokens, length), cut(stream, streams[1], length, 64)[0]):
+    for kind in (Concat(stream, length), cut(stream, streams[1], length, 64)[0]):
         row, _, begin, size = kind.segments(np.arange(kind.samples))
         if isinstance(kind, BestFit):  # it looks for documents
             starts = document_starts(stream)

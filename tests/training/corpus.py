@@ -11,7 +11,7 @@ from bloomery.config.corpus import MixtureConfig, MixtureSource
 from bloomery.config.training import ModelConfig, TrainConfig
 from bloomery.shards.dataset import Dataset
 from bloomery.shards.overlay import Overlay
-from bloomery.shards.reader import Fetch, in_place
+from bloomery.shards.reader import Fetch, InPlace
 from bloomery.shards.write import write_dataset
 from spark_jobs.mixture import plan
 from tests.shards.data import POLICY, documents
@@ -43,11 +43,12 @@ def opened(
     train: TrainConfig,
     weights: Mapping[str, float] | None = None,
     overlay: Overlay = Overlay(),  # noqa: B008  frozen
-    fetch: Fetch = in_place,
+    fetch: Fetch = InPlace(),  # noqa: B008
+    tables: Path | None = None,
     **about: float,
 ) -> Data:
     """What a run reads."""
-    tables = dataset.folder.with_name(f"{dataset.folder.name}-tables")
+    tables = tables or dataset.folder.with_name(f"{dataset.folder.name}-tables")
     mixed = planned(dataset, weights, **({"max_epochs": 1000.0} | about))
     return open_data(dataset, train, mixed, POLICY.tokenizer, tables, overlay, fetch)
 

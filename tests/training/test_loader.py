@@ -1,4 +1,4 @@
-"""What ranks read: the same rows whatever their number, every sample as planned, each document's begin known."""
+"""What ranks read: the same rows whatever their number, every sample as planned, all begins known."""
 
 from __future__ import annotations
 
