@@ -133,7 +133,9 @@ def load(context: Context) -> Mapping[str, Artifact]:
 def load_survivors(context: Context) -> Mapping[str, Artifact]:
     """Body: the table that `decontaminate` would have made of texts that it keeps."""
     columns = (
-        *("id", "'bench' AS source", "'texts' AS path", "text", "'kept' AS status"),
+        *("md5(id) AS id", "'bench' AS source", "'texts' AS path", "text", "'kept' AS status"),
+        *("cast(null AS bigint) AS member", "0L AS offset", "cast(octet_length(text) AS bigint) AS length"),
+        "cast(null AS string) AS url",
         *("cast(null AS string) AS rule", "'train' AS split", "cast(octet_length(text) AS bigint) AS bytes"),
     )
     with session(context) as spark:

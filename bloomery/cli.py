@@ -231,6 +231,30 @@ def explain(
         console.print_json(data=step._asdict(), default=str)
 
 
+@app.command(**example("bloomery export datasets/demo/published --format mds --to mds"))
+def export(
+    what: Reference,
+    kind: Annotated[str, typer.Option("--format", help="mds (streaming), ds (datatrove) or npy (OLMo-core)")],
+    to: Annotated[Path, typer.Option(help="folder to write, empty or not there yet")],
+    dtype: Annotated[
+        str | None, typer.Option(help="uint16, int32, uint32 or int64; none keeps the shards' own")
+    ] = None,
+) -> None:
+    """Write a dataset's tokens as another trainer reads them. Megatron reads the shards as they are."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from bloomery.artifacts.lineage import find
+    from bloomery.artifacts.run import artifact
+    from bloomery.shards.export import export as write
+
+    shards = artifact(_store(), find(_store(), what), "shards")
+    columns = (TextColumn("{task.completed:,} of {task.total:,} tokens"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as shown:
+        bar = shown.add_task("", total=shards.output.tokens)
+        write(shards, kind, to, dtype, lambda done: shown.update(bar, completed=done))  # type: ignore[arg-type]
+    console.print(f"{shards.output.documents:,} documents, {shards.output.tokens:,} tokens in {to}")
+
+
 @app.command(**example("bloomery what-if demo --set clean.gopher.min_words=80"))
 def what_if(
     name: Annotated[str, typer.Argument(help="name of the run whose published dataset is asked")],

@@ -2,7 +2,7 @@
 
     clean texts x decisions of dedup -> survivors, repeats cut out -> eval items in each -> documents, hits
 
-documents   id, source, path, length, url, date, licence, language, content, split, bytes, text,
+documents   id, source, path, member, offset, length, url, language, content, split, text, bytes,
             status (kept | contaminated | duplicate), rule, item (the first one found), cut (characters
             taken out)
 hits        one row an eval item and document: item, id, start, end, answered, action
@@ -24,11 +24,14 @@ from spark_jobs.parts import read_documents
 from spark_jobs.repeats import cut
 from spark_jobs.tables import FILE, Profile, check_files, read_table, record_batch, write_table
 
-READ = ("id", "source", "path", "length", "url", "language", "content", "split", "places", "text")
+READ = (
+    *("id", "source", "path", "member", "offset", "length", "url", "language", "content", "split"),
+    *("places", "text"),
+)
 SCHEMA = (
-    "id string, source string, path string, length bigint, url string, language string, content string, "
-    "split string, text string, bytes bigint, status string, rule string, item string, cut bigint, "
-    "hits array<string>"
+    "id string, source string, path string, member bigint, offset bigint, length bigint, url string, "
+    "language string, content string, split string, text string, bytes bigint, status string, rule string, "
+    "item string, cut bigint, hits array<string>"
 )
 RULE = "contamination"
 REPEATS = "dedup.repeats"

@@ -1,4 +1,4 @@
-"""A document's whole way through the stages, from what their tables say; read without Spark.
+"""A document's whole way through the stages, from what their tables and shards say; read without Spark.
 
 Each table was written once, by one commit: version 0 of its Delta log names all of its Parquet files.
 """
@@ -14,6 +14,8 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
 from bloomery.errors import BloomeryError
+from bloomery.shards.dataset import Dataset
+from bloomery.shards.lookup import locate
 from spark_jobs.parts import tables_of
 from spark_jobs.tables import logged_files
 
@@ -23,9 +25,10 @@ TABLES = {
     "clean": "documents",
     "dedup": "documents",
     "decontaminate": "documents",
-    "shard": "index",
 }
 """Stage -> its output that holds a row a document, in the order of the way."""
+LAST = ("decontaminate", "kept")
+"""Of a document that stands in a shard."""
 LONG = 200
 
 
@@ -68,7 +71,16 @@ def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[S
             rows = _rows_of(table, names, Path(cache))
             _name_survivors(rows, tables["ingest"], Path(cache))
             steps += [Step(stage, row["id"], _short(row)) for row in rows]
+        kept = [step.document for step in steps if (step.stage, step.row["status"]) == LAST]
+        if "shard" in manifests and kept:
+            steps += _in_shards(artifact(store, manifests["shard"], "shards"), kept, Path(cache))
     return sorted(steps, key=lambda step: names.index(step.document))
+
+
+def _in_shards(shards: Artifact, names: list[str], cache: Path) -> list[Step]:
+    dataset = Dataset.fetch(shards, cache)
+    found = locate(dataset, names, lambda name: shards.store.fetch(f"{shards.place}/{name}", cache))
+    return [Step("shard", place.id, place._asdict() | {"origin": place.origin._asdict()}) for place in found]
 
 
 def _name_survivors(rows: list[dict[str, Any]], ingested: Artifact, cache: Path) -> None:

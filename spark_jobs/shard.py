@@ -1,53 +1,81 @@
-"""Shard: token ids of every surviving document as Megatron `.bin/.idx` pairs, written in place by executors.
+"""Shard: token ids of every surviving document, written in place by the executors as a dataset of shards.
 
-    documents -> ids + separator, key = xxhash64(seed, id)                            (job 1, scratch table)
-    exact histogram of tokens over 2^20 ranges of the key -> each shard's range       (job 2)
-    rows sorted by (split, shard, key, id) -> NAME.bin, NAME.idx; a row a document    (job 3, table `index`)
+    documents -> ids + separator, key = xxhash64(seed, id)                           (a scratch table)
+    exact histogram of tokens over 2^20 ranges of the key -> each shard's first key
+    file names of each source -> tables/files/<source>
+    rows sorted by (shard, key, id) -> NAME.bin .idx .side; a row a shard            (written by executors)
+    rows -> tables/<split>/<source>.shards, manifest.json                            (the commit)
 
-Names follow from the bytes: partitions, retries and speculation make the same files. The folder:
-
-    manifest.json        tokenizer, separator, dtype, seed; per split its shards with sizes and sha256
-    train/  held_out/    the pairs
+What is written of a document follows from the set of documents alone, and a shard's names from its bytes:
+partitions, retries and speculation make the same files. The format: bloomery.shards.dataset.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bloomery.artifacts.canonical import canonical, sha256
-from bloomery.artifacts.digests import tree_digest
+from bloomery.artifacts.canonical import sha256
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.corpus import ShardConfig
-from bloomery.shards.format import ShardInfo, token_dtype, write_shard
+from bloomery.shards.bounds import spread
+from bloomery.shards.dataset import MANIFEST, Manifest, Policy, names_path
+from bloomery.shards.keys import BUCKET_BITS, parse_ids
+from bloomery.shards.side import ORIGIN
+from bloomery.shards.table import Names, ShardInfo, names_bytes
+from bloomery.shards.write import Documents, Shards, ShardWriter, dataset_files, host, shards_of
 from spark_jobs.encoder import Encoder
 from spark_jobs.engine import functions, session
-from spark_jobs.tables import Profile, check_balance, read_table, record_batch, scratch_table, write_table
+from spark_jobs.tables import check_balance, read_table, record_batch, scratch_table
 from spark_jobs.tokenizer import SEPARATOR, load
 
-SPLITS = ("train", "held_out")
-BUCKET_BITS = 20
-TOKENS = "id string, source string, split string, tokens binary, count bigint, bytes bigint"
-INDEX = (
-    "id string, split string, number bigint, shard string, position bigint, tokens bigint, bytes bigint, "
-    "bin_sha256 string, idx_sha256 string"
+READ = ("id", "source", "split", "path", "member", "offset", "length", "url", "text")
+TOKENS = (
+    "id string, source string, split string, path string, member bigint, offset bigint, length bigint, "
+    "host string, tokens binary, count bigint, bytes bigint"
 )
-GROUP = ("split", "number", "shard", "bin_sha256", "idx_sha256")
+NUMBERED = (
+    "id string, member bigint, offset bigint, length bigint, host string, tokens binary, count bigint, "
+    "bytes bigint, key bigint, file bigint, number int"
+)
+WRITTEN = (
+    "number int, name string, first_key string, documents bigint, tokens bigint, bytes bigint, "
+    "side_bytes bigint, bin_sha256 string, idx_sha256 string, side_sha256 string, widths array<bigint>"
+)
+"""A row a shard; `first_key` is unsigned, `widths` counts documents by the bits of their tokens."""
+TOLERANCE = 0.02
+"""By how much of its size a shard may differ from another, if the largest document is smaller than that."""
+FINER = 4
+"""Bits by which ranges of the key that are too coarse are split in a round."""
+FEW = 1 << 20
+"""Documents of which each has a range of its own in the driver."""
+
+Stream = tuple[str, str]
+"""(split, source)."""
 
 
-Bounds = Mapping[str, npt.NDArray[np.int64]]
-"""Per split the first bucket of each shard: [shards]. A shard ends where the next begins."""
+class Plan(NamedTuple):
+    """The shards of a stream, numbered through all streams."""
+
+    first: int
+    """Number of the first one."""
+    keys: npt.NDArray[np.int64]
+    """Least key (signed) that each may hold: [shards]."""
+
+
+Plans = Mapping[Stream, Plan]
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -55,37 +83,44 @@ def run(context: Context) -> Mapping[str, Artifact]:
 
     Raises:
         TokenizerError: a tokenizer of no use.
-        BalanceError: documents were lost or doubled.
+        BalanceError: documents or tokens were lost or doubled.
     """
     config: ShardConfig = context.config
     documents, tokenizer = context.inputs["documents"], context.inputs["tokenizer"].read()
     vocabulary = load(tokenizer)
-    dtype = token_dtype(vocabulary.get_vocab_size())
+    policy = Policy.of(
+        sha256(tokenizer), vocabulary.get_vocab_size(), vocabulary.token_to_id(SEPARATOR), config.seed
+    )
+    place = context.place("shards")
     with session(context) as spark:
-        kept = read_table(spark, documents).where("status = 'kept'").select("id", "source", "split", "text")
-        encoded = kept.mapInArrow(partial(_encode, tokenizer, dtype.str), TOKENS)
+        kept = read_table(spark, documents).where("status = 'kept'").select(*READ)
+        encoded = kept.mapInArrow(partial(_encode, tokenizer, policy.dtype), TOKENS)
         tokens = _with_key(scratch_table(spark, context, "tokens", encoded), config.seed)
-        bounds = _bounds(tokens, max(1, config.target_bytes // dtype.itemsize))
-        facts = _facts(tokens)
-        ordered = _by_shard(tokens, bounds, context.execution.spark.partitions)
-        rows = ordered.mapInArrow(partial(_write, context.store, context.place("shards"), dtype.str), INDEX)
-        profile = write_table(spark, context, "index", rows, GROUP, ("tokens", "bytes"))
+        ranges = _histogram(spark, tokens, policy, config.target_bytes)
+        plans = _plan(ranges, policy, config.target_bytes)
+        names = _names(tokens)
+        for source, data in names.items():
+            context.store.put_new(f"{place}/{names_path(source)}", data)
+        ordered = _by_shard(tokens, plans, context.store, place, context.execution.spark.partitions)
+        rows = ordered.mapInArrow(partial(_write, context.store, place, policy, plans), WRITTEN).collect()
     context.store.remove(context.place("scratch"))
-    _sweep(context.store, context.place("shards"))
-    check_balance("shard", documents.output.documents, profile.rows)
-    manifest = {
-        "schema": 1,
-        "tokenizer": sha256(tokenizer),
-        "vocab_size": vocabulary.get_vocab_size(),
-        "eos_id": vocabulary.token_to_id(SEPARATOR),
-        "dtype": dtype.str,
-        "seed": config.seed,
-        "splits": {split: _split(profile, split, bounds) for split in SPLITS},
+    _sweep(context.store, place)
+    shards: Shards = defaultdict(list)
+    widths = Counter[str]()
+    for row in rows:
+        shards[_stream_of(plans, row["number"])].append(_info(row))
+        widths.update({str(bits): count for bits, count in enumerate(row["widths"]) if count})
+    manifest = _finish(context, dataset_files(policy, documents.output.digest, shards, names))
+    totals = {split: manifest.totals(split) for split in manifest.streams}
+    whole = {name: sum(total[name] for total in totals.values()) for name in ("documents", "tokens", "bytes")}
+    check_balance("shard", documents.output.documents, whole["documents"])
+    check_balance("shard", sum(int(found.tokens.sum()) for found in ranges.values()), whole["tokens"])
+    facts = {
+        "sources": {source: stream.tokens for source, stream in manifest.streams["train"].items()},
+        "lengths": dict(sorted(widths.items())),
+        "splits": totals,
     }
-    return {
-        "shards": _folder(context, manifest, facts),
-        "index": context.artifact("index", Output(digest=profile.digest, rows=profile.rows)),
-    }
+    return {"shards": context.artifact("shards", Output(digest=manifest.digest, facts=facts, **whole))}
 
 
 def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[Any]:
@@ -98,159 +133,204 @@ def _encode(tokenizer: bytes, dtype: str, batches: Iterator[Any]) -> Iterator[An
         tokens = pa.array((encoder.encode(text.as_py()) for text in texts), pa.binary())
         counts = pc.divide(pc.binary_length(tokens).cast(pa.int64()), np.dtype(dtype).itemsize)
         sizes = pc.binary_length(texts).cast(pa.int64())
-        known = batch.drop_columns(["text"])
-        columns = [*known.columns, tokens, counts, sizes]
-        yield pa.RecordBatch.from_arrays(columns, [*known.schema.names, "tokens", "count", "bytes"])
+        hosts = pa.array([host(url) for url in batch.column("url").to_pylist()], pa.string())
+        known = batch.drop_columns(["text", "url"])
+        columns = [*known.columns, hosts, tokens, counts, sizes]
+        yield pa.RecordBatch.from_arrays(columns, [*known.schema.names, "host", "tokens", "count", "bytes"])
 
 
 def _with_key(tokens: Any, seed: int) -> Any:
-    """Adds `key`, which spreads documents over shards and orders them, and `bucket`, its leading bits."""
+    """Adds `key`, which spreads documents over shards and orders them: signed, as Spark has it."""
     F = functions()  # noqa: N806
-    key = F.xxhash64(F.lit(seed).cast("bigint"), F.col("id"))
-    half = 1 << (BUCKET_BITS - 1)  # the key is signed: its order is that of the buckets
-    bucket = F.shiftright("key", 64 - BUCKET_BITS) + F.lit(half)
-    return tokens.withColumn("key", key).withColumn("bucket", bucket)
+    return tokens.withColumn("key", F.xxhash64(F.lit(seed).cast("bigint"), F.col("id")))
 
 
-def _bounds(tokens: Any, target: int) -> Bounds:
-    """The shards that an exact histogram of tokens over buckets asks for."""
-    F = functions()  # noqa: N806
-    counted = tokens.groupBy("split", "bucket").agg(F.sum("count").alias("tokens")).toArrow()
-    found = {}
-    for split in SPLITS:
-        rows = sorted((b, t) for s, b, t in zip(*counted.to_pydict().values(), strict=True) if s == split)
-        histogram = np.array(rows, np.int64).reshape(-1, 2)
-        found[split] = spread(histogram[:, 0], histogram[:, 1], target)
+# --- which keys a shard holds ---------------------------------------------------------------------
+
+
+class Ranges(NamedTuple):
+    """Ranges of the key in order, each with what a stream holds of it; each column is [ranges]."""
+
+    first: npt.NDArray[np.int64]
+    """Least key of the range."""
+    tokens: npt.NDArray[np.int64]
+    documents: npt.NDArray[np.int64]
+    largest: npt.NDArray[np.int64]
+    """Tokens of the longest document."""
+
+    def coarse(self, policy: Policy, target_bytes: int) -> npt.NDArray[np.bool_]:
+        """Which hold so much that a cut beside them could make shards uneven: [ranges]."""
+        total = int(self.tokens.sum())
+        shards = shards_of(total, policy.dtype, target_bytes)
+        most = max(int(self.largest.max()), TOLERANCE * total / shards)
+        return (self.tokens > most) & (self.documents > 1) & (shards > 1)
+
+
+def _histogram(spark: Any, tokens: Any, policy: Policy, target_bytes: int) -> dict[Stream, Ranges]:
+    """Exact counts over 2^20 ranges of the key, finer where one range is too coarse for equal shards."""
+    shift = 64 - BUCKET_BITS
+    found = _counted(tokens, shift)
+    while shift:
+        coarse = {stream: ranges.coarse(policy, target_bytes) for stream, ranges in found.items()}
+        rows = [(*stream, int(first)) for stream in found for first in found[stream].first[coarse[stream]]]
+        if not rows:
+            break
+        held = sum(int(found[stream].documents[coarse[stream]].sum()) for stream in found)
+        wanted = spark.createDataFrame(rows, "split string, source string, first bigint")
+        finer = 0 if held <= FEW else max(0, shift - FINER)
+        F = functions()  # noqa: N806
+        within = tokens.withColumn("first", _range(shift)).join(F.broadcast(wanted), wanted.columns)
+        for stream, ranges in _counted(within, finer).items():
+            left = (column[~coarse[stream]] for column in found[stream])
+            columns = [np.concatenate(pair) for pair in zip(left, ranges, strict=True)]
+            order = np.argsort(columns[0])
+            found[stream] = Ranges(*(column[order] for column in columns))
+        shift = finer
     return found
 
 
-def spread(
-    buckets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], target: int
-) -> npt.NDArray[np.int64]:
-    """First bucket of each shard, such that shards hold about `target` tokens and about equally many:
-    [shards].
-
-    Args:
-        buckets: occupied buckets, ascending: [occupied].
-        sizes: tokens in each: [occupied].
-        target: tokens that a shard aims at.
-    """
-    if not len(buckets):
-        return np.zeros(0, np.int64)
-    total = int(sizes.sum())
-    shards = max(1, round(total / target))
-    before = np.cumsum(sizes) - sizes
-    number = before * shards // total
-    return buckets[np.flatnonzero(np.diff(number, prepend=-1))]
+def _range(shift: int) -> Any:
+    """The least key that shares all but its last `shift` bits with `key`."""
+    F = functions()  # noqa: N806
+    return F.shiftleft(F.shiftright("key", shift), shift)
 
 
-def _by_shard(tokens: Any, bounds: Bounds, partitions: int) -> Any:
-    """Rows with the `number` of their shard, one shard in one partition, in the shard's order."""
-    columns = "id string, split string, tokens binary, count bigint, bytes bigint, key bigint, number bigint"
-    shards = max(1, sum(len(first) for first in bounds.values()))
-    numbered = tokens.select("id", "split", "tokens", "count", "bytes", "key", "bucket").mapInArrow(
-        partial(_number, bounds), columns
+def _counted(tokens: Any, shift: int) -> dict[Stream, Ranges]:
+    F = functions()  # noqa: N806
+    counted = tokens.groupBy("split", "source", _range(shift).alias("first")).agg(
+        F.sum("count").alias("tokens"), F.count("*").alias("documents"), F.max("count").alias("largest")
     )
-    spread_out = numbered.repartition(min(shards, max(partitions, math.ceil(shards / 4))), "split", "number")
-    return spread_out.sortWithinPartitions("split", "number", "key", "id")
+    table = counted.toArrow().sort_by([(name, "ascending") for name in ("split", "source", "first")])
+    streams = list(zip(table["split"].to_pylist(), table["source"].to_pylist(), strict=True))
+    columns = [table[name].to_numpy() for name in Ranges._fields]
+    found, start = {}, 0
+    for stream, rows in groupby(streams):
+        stop = start + sum(1 for _ in rows)
+        found[stream] = Ranges(*(column[start:stop] for column in columns))
+        start = stop
+    return found
 
 
-def _number(bounds: Bounds, batches: Iterator[Any]) -> Iterator[Any]:
+def _plan(found: Mapping[Stream, Ranges], policy: Policy, target_bytes: int) -> dict[Stream, Plan]:
+    plans, number = {}, 0
+    for stream, ranges in sorted(found.items()):
+        wanted = shards_of(int(ranges.tokens.sum()), policy.dtype, target_bytes)
+        plans[stream] = Plan(number, ranges.first[spread(ranges.tokens, wanted)])
+        number += len(plans[stream].keys)
+    return plans
+
+
+def _stream_of(plans: Plans, number: int) -> Stream:
+    return next(stream for stream, plan in plans.items() if 0 <= number - plan.first < len(plan.keys))
+
+
+def _names(tokens: Any) -> dict[str, bytes]:
+    """Table of file names of each source."""
+    paths = defaultdict(list)
+    table = tokens.select("source", "path").distinct().toArrow()
+    for source, path in zip(table["source"].to_pylist(), table["path"].to_pylist(), strict=True):
+        paths[source].append(path)
+    return {source: names_bytes(found) for source, found in sorted(paths.items())}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _by_shard(tokens: Any, plans: Plans, store: Store, place: str, partitions: int) -> Any:
+    """Rows with the `number` of their shard, one shard in one partition, in the shard's order."""
+    shards = max(1, sum(len(plan.keys) for plan in plans.values()))
+    numbered = tokens.mapInArrow(partial(_number, plans, store, place), NUMBERED)
+    tasks = min(shards, max(partitions, math.ceil(shards / 4)))
+    return numbered.repartitionById(tasks, "number").sortWithinPartitions("number", "key", "id")
+
+
+def _number(plans: Plans, store: Store, place: str, batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
-    for batch in batches:
-        buckets, splits = batch.column("bucket").to_numpy(), batch.column("split").to_pylist()
-        numbers = {split: np.searchsorted(first, buckets, "right") - 1 for split, first in bounds.items()}
-        chosen = np.array([numbers[split][row] for row, split in enumerate(splits)], np.int64)
-        yield batch.drop_columns(["bucket"]).append_column("number", pa.array(chosen))
+    with tempfile.TemporaryDirectory(prefix="bloomery-names-") as cache:
+        names: dict[str, Names] = {}
+        for batch in batches:
+            labels = [batch.column(name).to_pylist() for name in ("split", "source", "path")]
+            keys = batch.column("key").to_numpy()
+            numbers, files = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
+            streams, rows_of = list(zip(*labels[:2], strict=True)), np.arange(len(keys))
+            for stream in set(streams):
+                rows = rows_of[[found == stream for found in streams]]
+                plan = plans[stream]
+                numbers[rows] = plan.first + np.searchsorted(plan.keys, keys[rows], "right") - 1
+            known: dict[tuple[str, str], int] = {}
+            for row, (source, path) in enumerate(zip(*labels[1:], strict=True)):
+                if (source, path) not in known:
+                    if source not in names:
+                        names[source] = Names.open(store.fetch(f"{place}/{names_path(source)}", Path(cache)))
+                    known[source, path] = names[source].number(path)
+                files[row] = known[source, path]
+            rest = batch.drop_columns(["split", "source", "path"])
+            yield pa.RecordBatch.from_arrays(
+                [*rest.columns, pa.array(files), pa.array(numbers)], [*rest.schema.names, "file", "number"]
+            )
 
 
-def _write(store: Store, place: str, dtype: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """Writes each shard of the partition; yields a row of the index a document."""
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for (split, number), documents in groupby(rows, key=lambda row: (row["split"], row["number"])):
-        written: list[tuple[str, int, int]] = []
+def _write(store: Store, place: str, policy: Policy, plans: Plans, batches: Iterator[Any]) -> Iterator[Any]:
+    """Writes each shard of the partition; yields a row of WRITTEN for each."""
+    for number, pieces in groupby(_pieces(batches), key=itemgetter(0)):
+        split, source = _stream_of(plans, number)
+        widths = np.zeros(33, np.int64)
         with tempfile.TemporaryDirectory(prefix="bloomery-shard-") as folder:
-            info = write_shard(Path(folder), _ids(documents, dtype, written), np.dtype(dtype))
-            for kind in ("bin", "idx"):
-                store.upload(Path(folder, f"{info.name}.{kind}"), f"{place}/{split}/{info.name}.{kind}")
-        yield record_batch(_index_rows(info, split, number, written), INDEX)
+            with ShardWriter(Path(folder), policy) as writer:
+                for _, piece in pieces:
+                    documents = _documents(piece, policy.dtype)
+                    widths += np.bincount(np.frexp(documents.lengths)[1], minlength=33)
+                    writer.append(documents)
+                info = writer.finish()
+            for name in info.files():
+                store.upload(Path(folder, name), f"{place}/{split}/{source}/{name}")
+        row = info._replace(first_key=str(info.first_key))  # type: ignore[arg-type]
+        columns = {"number": number, **row._asdict(), "widths": widths.tolist()}
+        yield record_batch([tuple(columns[column.split()[0]] for column in WRITTEN.split(", "))], WRITTEN)
 
 
-def _ids(
-    documents: Iterator[dict[str, Any]], dtype: str, written: list[tuple[str, int, int]]
-) -> Iterator[npt.NDArray[np.integer[Any]]]:
-    """Token ids of each document in turn; notes its (id, tokens, bytes) in `written`."""
-    for row in documents:
-        written.append((row["id"], row["count"], row["bytes"]))
-        yield np.frombuffer(row["tokens"], dtype)
+def _pieces(batches: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """(number of the shard, rows of a batch that belong to it), in order."""
+    for batch in batches:
+        numbers = batch.column("number").to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for start, stop in pairwise(cuts):
+            if start < stop:
+                yield int(numbers[start]), batch.slice(start, stop - start)
 
 
-def _index_rows(
-    info: ShardInfo, split: str, number: int, written: list[tuple[str, int, int]]
-) -> list[tuple[Any, ...]]:
-    return [
-        (name, split, number, info.name, position, tokens, size, info.bin_sha256, info.idx_sha256)
-        for position, (name, tokens, size) in enumerate(written)
-    ]
+def _documents(rows: Any, dtype: str) -> Documents:
+    """Rows as arrays; the tokens are a view of Arrow's buffer."""
+    import pyarrow.compute as pc
 
-
-def _split(profile: Profile, split: str, bounds: Bounds) -> dict[str, Any]:
-    """A split in the manifest: totals, and its shards in the order of their keys."""
-    counts = profile.counts_by(*GROUP)
-    tokens, sizes = profile.sums_by("tokens", *GROUP), profile.sums_by("bytes", *GROUP)
-    found = sorted((key for key in counts if key[0] == split), key=lambda key: int(key[1]))
-    totals = {
-        "documents": sum(counts[key] for key in found),
-        "tokens": sum(tokens[key] for key in found),
-        "bytes": sum(sizes[key] for key in found),
-    }
-    shards = [
-        {
-            "name": key[2],
-            "documents": counts[key],
-            "tokens": tokens[key],
-            "bytes": sizes[key],
-            "first_bucket": int(bounds[split][int(key[1])]),
-            "bin_sha256": key[3],
-            "idx_sha256": key[4],
-        }
-        for key in found
-    ]
-    return totals | {"shards": shards}
-
-
-def _facts(tokens: Any) -> dict[str, dict[str, int]]:
-    """Training tokens by source, and documents by the number of bits of their tokens."""
-    F = functions()  # noqa: N806
-    bits = F.length(F.bin("count")).alias("bits")
-    found = tokens.groupBy("split", "source", bits).agg(F.sum("count"), F.count("*")).collect()
-    sources, lengths = Counter[str](), Counter[str]()
-    for split, source, width, total, documents in found:
-        sources[source] += total if split == "train" else 0
-        lengths[str(width)] += documents
-    return {"sources": dict(sorted(sources.items())), "lengths": dict(sorted(lengths.items()))}
-
-
-def _folder(context: Context, manifest: dict[str, Any], about: Mapping[str, Any]) -> Artifact:
-    """Writes manifest.json, the last file of the folder, and returns the output."""
-    data, splits = canonical(manifest), manifest["splits"]
-    context.store.put_new(context.place("shards/manifest.json"), data)
-    files = {"manifest.json": sha256(data)}
-    for split, found in splits.items():
-        for shard in found["shards"]:
-            files |= {f"{split}/{shard['name']}.{kind}": shard[f"{kind}_sha256"] for kind in ("bin", "idx")}
-    totals = {
-        name: sum(found[name] for found in splits.values()) for name in ("documents", "tokens", "bytes")
-    }
-    facts = {
-        split: {name: found[name] for name in ("documents", "tokens", "bytes")}
-        | {"shards": len(found["shards"])}
-        for split, found in splits.items()
-    }
-    return context.artifact(
-        "shards", Output(digest=tree_digest(files), facts={**about, "splits": facts}, **totals)
+    tokens = rows.column("tokens")
+    _, offsets, data = tokens.buffers()
+    ends = np.frombuffer(offsets, "<i4")[tokens.offset : tokens.offset + len(tokens) + 1]
+    origins = np.empty(len(rows), ORIGIN)
+    origins["member"] = pc.fill_null(rows.column("member"), -1).to_numpy(zero_copy_only=False)
+    for name in ("offset", "length", "file"):
+        origins[name] = rows.column(name).to_numpy()
+    return Documents(
+        ids=parse_ids(rows.column("id").to_pylist()),
+        tokens=np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(dtype),
+        lengths=rows.column("count").to_numpy(),
+        bytes=pc.sum(rows.column("bytes")).as_py(),
+        hosts=rows.column("host").to_pylist(),
+        origins=origins,
     )
+
+
+def _info(row: Any) -> ShardInfo:
+    found = {name: row[name] for name in ShardInfo._fields}
+    return ShardInfo(**found | {"first_key": int(row["first_key"])})
+
+
+def _finish(context: Context, files: Mapping[str, bytes]) -> Manifest:
+    """Writes the tables and, as the last file of the folder, manifest.json."""
+    for name, data in files.items():
+        context.store.put_new(context.place(f"shards/{name}"), data)
+    return Manifest.model_validate_json(files[MANIFEST])
 
 
 def _sweep(store: Store, place: str) -> None:

@@ -91,7 +91,7 @@ DEDUP = Stage(
 )
 DECONTAMINATE = Stage(
     "decontaminate",
-    1,
+    2,
     DecontaminateConfig,
     {
         "documents": "clean.documents",
@@ -140,7 +140,7 @@ TOKENIZER = Stage(
 )
 SHARD = Stage(
     "shard",
-    2,
+    3,
     ShardConfig,
     {"documents": "decontaminate.documents", "tokenizer": "tokenizer.tokenizer"},
     ("tokenizers",),

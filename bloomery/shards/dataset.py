@@ -25,6 +25,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.digests import file_digest
+from bloomery.artifacts.manifest import Artifact
 from bloomery.config.base import Config
 from bloomery.shards.format import DamagedError, ShardError, token_dtype
 from bloomery.shards.shard import Shard
@@ -221,6 +222,13 @@ class Dataset:
             if found != expected:
                 raise DamagedError(table, f"sha256 {found}, expected {expected}")
         return dataset
+
+    @classmethod
+    def fetch(cls, shards: Artifact, cache: Path) -> Self:
+        """Opens a dataset with its root and tables only: shards stay in the store until they are fetched."""
+        shards.store.fetch(f"{shards.place}/tables", cache)
+        path = shards.store.fetch(f"{shards.place}/{MANIFEST}", cache)
+        return cls.open(path.parent, shards.output.digest)
 
     def tables(self) -> dict[str, str]:
         """Path below the folder and sha256 of each table."""

@@ -8,6 +8,7 @@ import pytest
 
 from bloomery.artifacts.run import artifact
 from bloomery.config.gates import CorpusGateConfig, Limits, ShardGateConfig
+from bloomery.shards.dataset import Dataset
 from tests.spark_jobs.conftest import Pipeline
 from validation.gates.corpus import NO_BASELINE
 
@@ -64,9 +65,8 @@ def test_the_shard_gate_opens_every_shard_and_sees_a_flipped_bit(finished):
     assert verdict["passed"], verdict["failed"]
     shards = artifact(finished.store, finished.outcomes["shard"].digest, "shards")
     assert verdict["observed"]["damaged"] == 0
-    manifest = json.loads((shards.local(finished.corpus / "cache") / "manifest.json").read_text())
-    name = manifest["splits"]["train"]["shards"][0]["name"]
-    path = shards.local(finished.corpus / "cache") / "train" / f"{name}.bin"
+    stream = Dataset.open(shards.local(finished.corpus / "cache")).stream("train", "corpus")
+    path = stream.folder / f"{stream.table[0].name}.bin"
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     try:
@@ -74,5 +74,5 @@ def test_the_shard_gate_opens_every_shard_and_sees_a_flipped_bit(finished):
     finally:
         path.write_bytes(whole)
     assert verdict["failed"] == [
-        "damaged is 1, allowed <= 0 (files of a shard whose sha256 is not the manifest's)"
+        "damaged is 1, allowed <= 0 (files of a shard whose sha256 is not its table's)"
     ]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from spark_jobs import minhash
 from spark_jobs.components import forest
 from spark_jobs.minhash import MinHash, jaccard, normalised, shingles, word_hashes, words_of
-from spark_jobs.shard import spread
 from tests.spark_jobs.corpus import prose
 
 FROZEN = [-7800559962542336001, -5347620574820533320, -2856700008250500010]
@@ -82,16 +81,3 @@ def test_components(edges, draw):
         assert found.get(a, a) == found.get(b, b)
     for node, least in found.items():
         assert least < node and least not in found
-
-
-def test_shards_are_even():
-    draw = np.random.default_rng(1)
-    buckets = np.sort(draw.choice(1 << 20, 5000, replace=False))
-    sizes = draw.integers(1, 200, 5000)
-    first = spread(buckets, sizes, 10_000)
-    number = np.searchsorted(first, buckets, "right") - 1
-    tokens = np.bincount(number, sizes)
-    assert len(first) == len(tokens) == round(sizes.sum() / 10_000) and first[0] == buckets[0]
-    assert abs(tokens - tokens.mean()).max() < 400
-    assert len(spread(buckets[:0], sizes[:0], 10)) == 0 and len(spread(buckets, sizes, 1 << 40)) == 1
-    assert spread(np.array([7]), np.array([1000]), 10).tolist() == [7]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bloomery.artifacts.canonical import sha256
-from bloomery.artifacts.digests import file_digest, tree_digest
 from bloomery.artifacts.run import artifact, invalidate
-from bloomery.shards.format import open_shard
+from bloomery.shards.dataset import Dataset, check_dataset, shard_files
+from bloomery.shards.write import Document, write_dataset
 from spark_jobs.parts import SUFFIX
 from spark_jobs.stages import STAGES
 from spark_jobs.tokenizer import load
@@ -82,7 +82,7 @@ def test_every_tables_manifest_counts_its_rows(finished):
             if about.rows is not None and (place.is_dir() or found.place.endswith(SUFFIX)):
                 assert about.rows == len(finished.rows(name, output)), f"{name}.{output}"
                 counted += about.rows > 0
-    assert counted >= 9
+    assert counted >= 8
 
 
 def test_ranges_hold_the_records(finished):
@@ -130,26 +130,53 @@ def test_duplicates_name_their_survivor(finished):
 def test_shards_hold_the_texts(finished):
     shards = artifact(finished.store, finished.outcomes["shard"].digest, "shards")
     tokenizer = artifact(finished.store, finished.outcomes["tokenizer"].digest, "tokenizer").read()
-    folder = shards.local(finished.corpus / "cache")
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    files = {p.relative_to(folder).as_posix(): file_digest(p) for p in folder.rglob("*") if p.is_file()}
-    assert tree_digest(files) == shards.output.digest
-    assert manifest["tokenizer"] == sha256(tokenizer) and manifest["dtype"] == "<u2"
-    vocabulary, texts = load(tokenizer), {row["id"]: row["text"] for row in finished.rows("decontaminate")}
-    index = {(row["shard"], row["position"]): row for row in finished.rows("shard", "index")}
-    seen = 0
-    for split, found in manifest["splits"].items():
-        assert found["tokens"] == sum(shard["tokens"] for shard in found["shards"])
-        for about in found["shards"]:
-            shard = open_shard(folder / split, about["name"])
-            assert (len(shard), len(shard.tokens)) == (about["documents"], about["tokens"])
+    dataset = check_dataset(shards.local(finished.corpus / "cache"), shards.output.digest)
+    policy = dataset.manifest.policy
+    assert policy.tokenizer == sha256(tokenizer) and policy.dtype == "<u2"
+    table = finished.outcomes["decontaminate"].manifest.outputs["documents"]
+    assert dataset.manifest.table == table.digest
+    vocabulary = load(tokenizer)
+    rows = {row["id"]: row for row in finished.rows("decontaminate") if row["status"] == "kept"}
+    for stream in dataset.streams():
+        names = dataset.names(stream.source)
+        for number in range(len(stream.table)):
+            shard = stream.shard(number)
             for position in range(len(shard)):
-                row, ids = index[about["name"], position], shard.document(position)
-                assert ids[-1] == manifest["eos_id"] and row["split"] == split
-                assert vocabulary.decode(ids[:-1].tolist()) == texts[row["id"]]
-                seen += 1
-    assert len(manifest["splits"]["train"]["shards"]) > 2
-    assert seen == len(index) == sum(text is not None for text in texts.values())
+                row, ids = rows.pop(shard.side.ids[position].tobytes().hex()), shard.document(position)
+                assert ids[-1] == policy.eos_id
+                assert (row["split"], row["source"]) == (stream.split, stream.source)
+                assert vocabulary.decode(ids[:-1].tolist()) == row["text"]
+                origin = shard.side.origins[position]
+                member = -1 if row["member"] is None else row["member"]
+                assert names[int(origin["file"])] == row["path"]
+                assert origin.tolist()[:3] == (member, row["offset"], row["length"])
+    assert not rows
+    assert len(dataset.stream("train", "corpus").table) > 2
+    held = {p.relative_to(dataset.folder).as_posix() for p in dataset.folder.rglob("*") if p.is_file()}
+    named = {path.relative_to(dataset.folder).as_posix() for path, _ in shard_files(dataset)}
+    assert held == named | set(dataset.tables()) | {"manifest.json"}
+
+
+def test_one_process_writes_the_bytes_that_spark_writes(finished, tmp_path):
+    shards = artifact(finished.store, finished.outcomes["shard"].digest, "shards")
+    dataset = check_dataset(shards.local(finished.corpus / "cache"))
+    policy, splits = dataset.manifest.policy, {}
+    vocabulary = load(artifact(finished.store, finished.outcomes["tokenizer"].digest, "tokenizer").read())
+    for row in finished.rows("decontaminate"):
+        if row["status"] == "kept":
+            ids = [*vocabulary.encode(row["text"], add_special_tokens=False).ids, policy.eos_id]
+            about = {name: row[name] for name in ("id", "bytes", "url", "path", "member", "offset", "length")}
+            stream = splits.setdefault(row["split"], {}).setdefault(row["source"], [])
+            stream.append(Document(tokens=ids, **about))
+    digest = write_dataset(
+        tmp_path,
+        splits,
+        policy,
+        table=dataset.manifest.table,
+        target_bytes=finished.outcomes["shard"].manifest.spec.config["target_bytes"],
+    )
+    assert digest == shards.output.digest
+    check_dataset(tmp_path, digest)
 
 
 @pytest.mark.parametrize("partitions, stages", [(1, ("dedup", "shard")), (7, ORDER)])
@@ -185,6 +212,12 @@ def test_facts_are_the_funnel(finished):
     shards = finished.outcomes["shard"].manifest.outputs["shards"]
     train, tokens = shards.facts["splits"]["train"], shards.tokens
     assert shards.facts["sources"] == {"corpus": train["tokens"]}
-    counts = [row["tokens"] for row in finished.rows("shard", "index")]
+    folder = artifact(finished.store, finished.outcomes["shard"].digest, "shards").local(finished.corpus)
+    counts = [
+        int(count)
+        for stream in Dataset.open(folder).streams()
+        for number in range(len(stream.table))
+        for count in np.diff(stream.shard(number).side.starts)
+    ]
     assert shards.facts["lengths"] == dict(Counter(str(count.bit_length()) for count in counts))
-    assert tokens == int(np.sum([row["tokens"] for row in finished.rows("shard", "index")]))
+    assert tokens == sum(counts)
