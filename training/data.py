@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from bloomery.artifacts.store import LocalStore, open_store
 from bloomery.config.training import TrainConfig
+from bloomery.shards.cache import ShardCache
 from bloomery.shards.dataset import Dataset, Stream
 from bloomery.shards.feed import Feed, Source
-from bloomery.shards.format import DamagedError
+from bloomery.shards.format import DamagedError, index_size
 from bloomery.shards.order import Order, block_size
 from bloomery.shards.overlay import Overlay
 from bloomery.shards.packing import BestFit, Concat, Cut
 from bloomery.shards.reader import Fetch, InPlace, Reader, Shards
 from bloomery.shards.schedule import Change, Mixture, Ramp
-from training.job import TrainingError
+from training.job import Job, TrainingError
 
 Plan = Mapping[str, Mapping[str, Any]]
 """source -> weight, tokens, held, max_epochs: what the stage `mixture` decided."""
@@ -144,6 +146,46 @@ def open_data(
     data = Data(dataset, feed, tuple(readers), length, pieces, samples * length - budget)
     data.bury(overlay)
     return data
+
+
+def open_job(job: Job, overlay: Overlay) -> tuple[Data, Fetch]:
+    """Opens what a job reads, and what brings its shards: of a local store they are in place.
+
+    Raises:
+        TrainingError, DamagedError: as `open_data`.
+    """
+    store = open_store(job.store, job.s3_endpoint)
+    fetch: Fetch = InPlace()
+    if isinstance(store, LocalStore):
+        dataset = Dataset.open(job.shards, job.dataset)
+    else:
+        fetch = cache = ShardCache(store, job.place, job.shards, job.parallel.cache_bytes)
+        dataset = cache.open(job.dataset)
+    plan, known = read_plan(job.mixture.read_bytes()), {stone.document for stone in overlay.tombstones}
+    stones = [*overlay.tombstones, *(stone for stone in job.tombstones if stone.document not in known)]
+    overlay = overlay.model_copy(update={"tombstones": tuple(stones)})
+    return open_data(dataset, job.train, plan, job.tokenizer_digest, job.tables, overlay, fetch), fetch
+
+
+def check_files(dataset: Dataset) -> None:
+    """Checks that each shard's files are there, of the sizes that the tables say; their bytes are when read.
+
+    Raises:
+        DamagedError: names the first that is not.
+    """
+    for stream in dataset.streams():
+        for number in range(len(stream.table)):
+            info = stream.table[number]
+            sizes = {
+                "bin": info.tokens * stream.dtype.itemsize,
+                "idx": index_size(info.documents),
+                "side": info.side_bytes,
+            }
+            for suffix, expected in sizes.items():
+                path = stream.folder / f"{info.name}.{suffix}"
+                found = path.stat().st_size if path.is_file() else None
+                if found != expected:
+                    raise DamagedError(path, f"{found or 'no'} bytes, the table says {expected}")
 
 
 def _sources(train: TrainConfig, plan: Plan, dataset: Dataset) -> list[str]:

@@ -143,10 +143,9 @@ class _Part:
         left, node = leaves(tree[0]), leaves(tree)
         (left_weight, left_planned), (weight, planned) = self._sums(left), self._sums(node)
         stair = np.searchsorted(planned, done << BITS, "right") - 1
-        over: Indices = (done << BITS) - planned[stair]
-        whole, rest = np.divmod(over, np.maximum(weight[stair], 1))
-        reached: Indices = left_planned[stair] + whole * left_weight[stair]
-        reached += rest * left_weight[stair] // np.maximum(weight[stair], 1)
+        over, slope = (done << BITS) - planned[stair], np.maximum(weight[stair], 1)
+        reached = left_planned[stair] + over // slope * left_weight[stair]
+        reached += over % slope * left_weight[stair] // slope
         here = np.clip((reached + GRID // 2) >> BITS, 0, done)
         self._split(tree[0], here, out)
         self._split(tree[1], done - here, out)

@@ -11,12 +11,13 @@ import torch
 
 from bloomery.artifacts.digests import file_digest
 from bloomery.config.training import ParallelConfig
-from bloomery.shards.stream import TokenStream
+from bloomery.shards.overlay import Overlay
 from tests.training.ranks import forked
 from tests.training.world import SPREAD, TINY
 from training.checkpoint import MASTER, MOMENTS, Reader
+from training.data import open_job
 from training.layout import HISTORY, History
-from training.loader import FIRST_RECEIPT, Loader, chain
+from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
 from training.loop import Run, optimizer
 from training.model import Decoder, token_losses
 from training.parallel import learning_rate, start_engine
@@ -34,23 +35,24 @@ def history(ranks, checkpoint):
 def one_process(job):
     """Plain torch: no DeepSpeed, no ranks, the whole batch at once."""
     train = job.train
-    model = Decoder(train.model, TokenStream.open(job.shards, "train").vocab_size)
+    data, _ = open_job(job, Overlay())
+    model = Decoder(train.model, data.dataset.manifest.policy.vocab_size)
     model.initialise(train.seed)
     adam = optimizer(model, train)
-    stream = TokenStream.open(job.shards, "train")
-    loader = Loader(stream, job.dataset, train.seed, train.sequence_length, train.global_batch, 0, 1)
-    losses, norms = [], []
-    for step in range(train.steps):
-        batch = torch.from_numpy(loader.step(step))
-        loss = token_losses(model(batch[:, :-1]), batch[:, 1:]).mean()
+    losses, norms, receipt, steps = [], [], FIRST_RECEIPT, data.feed.steps
+    for step in range(steps):
+        [batch] = read_steps(data, plan_steps(data, step, 1, 0, 1))
+        targets = torch.from_numpy(batch.targets)
+        loss = token_losses(model(torch.from_numpy(batch.inputs)), targets).sum() / (targets >= 0).sum()
         adam.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)))
         for group in adam.param_groups:
-            group["lr"] = learning_rate(step, train)
+            group["lr"] = learning_rate(step, steps, train)
         adam.step()
         losses.append(loss.item())
-    return losses, norms, chain(FIRST_RECEIPT, loader.take_marks()), dict(model.named_parameters())
+        receipt = chain(receipt, step, batch.mark)
+    return losses, norms, receipt.now, dict(model.named_parameters())
 
 
 def test_two_ranks_equal_one_process(ranks):
