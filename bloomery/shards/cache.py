@@ -173,9 +173,10 @@ class ShardCache:
     @contextlib.contextmanager
     def _temporary(self, folder: Path) -> Iterator[tuple[Path, int]]:
         path = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
+        with self._lock("room"):  # a sweeper must not find it before it is locked
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
             fcntl.flock(number, fcntl.LOCK_EX)
+        try:
             yield path, number
         finally:
             os.close(number)
