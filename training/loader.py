@@ -101,24 +101,20 @@ class Loader:
         self._thread.start()
 
     def _prefetch(self) -> None:
-        step, window, last = self.step, 1, self.data.feed.steps
+        """Begins with one step, for a run that waits for it, and doubles what is planned and read at once."""
+        data, step, planned, window = self.data, self.step, 1, 1
         try:
-            while step < last and not self._stop.is_set():
-                self.data.ahead(step)
-                plan = plan_steps(
-                    self.data,
-                    step,
-                    min(last - step, _fitting(self.data, step, PLANNED)),
-                    self.rank,
-                    self.ranks,
-                )
+            while step < data.feed.steps and not self._stop.is_set():
+                data.ahead(step)
+                plan = plan_steps(data, step, min(planned, data.feed.steps - step), self.rank, self.ranks)
                 done = 0
                 while done < len(plan.shares) and not self._stop.is_set():
-                    batches = read_steps(self.data, plan.part(done, done + window))
+                    batches = read_steps(data, plan.part(done, done + window))
                     self._put(batches)
                     done += len(batches)
-                    window = min(2 * window, _fitting(self.data, step, WINDOW))
+                    window = min(2 * window, _fitting(data, step, WINDOW))
                 step += done
+                planned = min(4 * planned, _fitting(data, step, PLANNED))
         except Exception as error:
             self._put(error)
 
