@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,11 @@ class Data:
         """The separator."""
         return self.dataset.manifest.policy.eos_id
 
-    def around(self, feed: Feed) -> Data:
-        """The same with another overlay."""
-        self.bury(feed.overlay)
-        return replace(self, feed=feed)
-
-    def bury(self, overlay: Overlay) -> None:
-        """Has the readers leave out the documents that were taken down."""
+    def bury(self, step: int) -> None:
+        """Has the readers leave out the documents that are taken down at `step`."""
+        stones = [stone for stone in self.feed.overlay.tombstones if stone.since <= step]
         for source, reader in zip(self.feed.sources, self.readers, strict=True):
-            reader.bury([stone for stone in overlay.tombstones if stone.source == source.name])
+            reader.bury([stone for stone in stones if stone.source == source.name])
 
     def ahead(self, step: int) -> None:
         """Begins to fetch the shards that `step` and the steps after it read: two super-blocks a source."""
@@ -124,7 +120,6 @@ def open_data(
     sources, readers = [], []
     for name in names:
         stream = dataset.stream("train", name)
-        _check_shards(stream)
         shards = Shards(stream, fetch)
         cut = _cut(train, stream, shards, tables / dataset.manifest.streams["train"][name].sha256)
         if not cut.samples:
@@ -143,9 +138,7 @@ def open_data(
     feed = Feed(tuple(sources), Mixture(changes), batch, samples, overlay)
     _check_epochs(feed, plan, length)
     pieces = Ramp(tuple((r.until_step, length // r.value) for r in train.schedule.length), 1)
-    data = Data(dataset, feed, tuple(readers), length, pieces, samples * length - budget)
-    data.bury(overlay)
-    return data
+    return Data(dataset, feed, tuple(readers), length, pieces, samples * length - budget)
 
 
 def open_job(job: Job, overlay: Overlay) -> tuple[Data, Fetch]:
@@ -167,14 +160,19 @@ def open_job(job: Job, overlay: Overlay) -> tuple[Data, Fetch]:
     return open_data(dataset, job.train, plan, job.tokenizer_digest, job.tables, overlay, fetch), fetch
 
 
-def check_files(dataset: Dataset) -> None:
-    """Checks that each shard's files are there, of the sizes that the tables say; their bytes are when read.
+def check_shards(dataset: Dataset, in_place: bool) -> None:
+    """Checks that no shard is empty, and that the files of those `in_place` have the sizes of the tables.
+
+    Their bytes are checked when they are read, so a run of any size starts at once.
 
     Raises:
-        DamagedError: names the first that is not.
+        DamagedError: names the first that is not so.
     """
     for stream in dataset.streams():
-        for number in range(len(stream.table)):
+        empty = np.flatnonzero((stream.table.tokens == 0) | (stream.table.documents == 0))
+        if len(empty):
+            raise DamagedError(stream.folder / f"{stream.table[int(empty[0])].name}.bin", "an empty shard")
+        for number in range(len(stream.table) if in_place else 0):
             info = stream.table[number]
             sizes = {
                 "bin": info.tokens * stream.dtype.itemsize,
@@ -229,13 +227,6 @@ def _cut(train: TrainConfig, stream: Stream, shards: Shards, table: Path) -> Cut
         return Concat(stream, length)
     path = table.with_name(f"{table.name}-{length}-{schedule.documents}.bins")
     return BestFit.make(stream, length, schedule.documents, shards.side, path)
-
-
-def _check_shards(stream: Stream) -> None:
-    empty = np.flatnonzero((stream.table.tokens == 0) | (stream.table.documents == 0))
-    if len(empty):
-        info = stream.table[int(empty[0])]
-        raise DamagedError(stream.folder / f"{info.name}.bin", "an empty shard")
 
 
 def _check_epochs(feed: Feed, plan: Plan, length: int) -> None:

@@ -26,7 +26,7 @@ from bloomery.artifacts.store import LocalStore, S3Store
 from bloomery.config.settings import settings
 from bloomery.config.training import ParallelConfig
 from bloomery.shards.overlay import Overlay
-from training.data import check_files, open_job
+from training.data import check_shards, open_job
 from training.job import (
     GRACE,
     REFUSED,
@@ -64,8 +64,7 @@ def train(context: Context) -> dict[str, Artifact]:
         job = make_job(context, journal, head)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
         if head is None or head.step < data.feed.steps:
-            if isinstance(context.store, LocalStore):
-                check_files(data.dataset)
+            check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))
             context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
             with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
                 follow(job, context.log, lock)
@@ -96,7 +95,8 @@ def _sole_tree(context: Context) -> Iterator[int]:
 
 def run_facts(context: Context) -> dict[str, str]:
     """What is kept with the journal's head for whoever evaluates its checkpoints."""
-    sources = {"shard": context.sources["shards"], "tokenizer": context.sources["tokenizer"]}
+    names = {"shard": "shards", "tokenizer": "tokenizer", "mixture": "mixture"}
+    sources = {stage: context.sources[name] for stage, name in names.items()}
     return {**context.about, **sources}
 
 

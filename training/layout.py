@@ -62,6 +62,8 @@ class History(Config):
     held_out: tuple[HeldOut, ...] = ()
     receipt: str = ""
     """Chained hash of all samples read."""
+    marks: tuple[str, ...] = ()
+    """What each step added to it: 16 hexadecimal digits."""
 
 
 class Index(Config):

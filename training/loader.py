@@ -20,7 +20,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -145,7 +145,8 @@ class Loader:
     def around(self, damage: list[Damage], step: int) -> None:
         """Reads around damage, that of all ranks, from `step` on, which is the next to be read."""
         self.close()
-        self.data, self.step = self.data.around(self.data.feed.around(damage, step)), step
+        self.data = replace(self.data, feed=self.data.feed.around(damage, step))
+        self.step = step
         self._start()
 
     def close(self) -> None:
@@ -208,6 +209,7 @@ def plan_steps(data: Data, step: int, steps: int, rank: int, ranks: int) -> Step
 def read_steps(data: Data, steps: Steps) -> list[Batch]:
     """A batch a step. If one of some steps meets damage, only the first step's: the next may be well."""
     run, reading = steps.run, steps.reading
+    data.bury(steps.shares[0].step)
     rows = Rows.empty(len(run), data.length + 1, data.dtype, data.eos_id)
     damage = [
         found

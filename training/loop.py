@@ -191,6 +191,7 @@ class Run:
     receipt: Receipt = FIRST_RECEIPT
     read: Read = Read(0, 0, 0.0, [])  # noqa: RUF009  frozen
     losses: list[float] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     measured: list[HeldOut] = field(default_factory=list)
 
@@ -247,6 +248,7 @@ class Run:
         self.step, self.tokens = index.step, index.tokens
         self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
+        self.marks = list(history.marks)
         self.measured = list(history.held_out)
         self._check_last_step()
 
@@ -341,6 +343,7 @@ class Run:
             raise non_finite(number, "gradient norm", norm)
         self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
         self.losses.append(loss_mean)
+        self.marks.append(f"{read.mark:016x}")
         self.grad_norms.append(norm)
         return stops > 0
 
@@ -403,6 +406,7 @@ class Run:
             grad_norm=tuple(self.grad_norms),
             held_out=tuple(self.measured),
             receipt=self.receipt.now,
+            marks=tuple(self.marks),
         )
         local = job.scratch / HISTORY
         local.write_text(history.model_dump_json())

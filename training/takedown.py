@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from bloomery.artifacts.refs import move_ref, read_ref
 from bloomery.artifacts.store import Store
+from bloomery.shards.format import ShardError
 from bloomery.shards.lookup import Located
 from bloomery.shards.overlay import Tombstone
 
@@ -20,8 +21,11 @@ def take_down(store: Store, dataset: str, documents: Sequence[Located]) -> None:
     """Records that documents of a dataset are never to be emitted again; known ones keep their time.
 
     Raises:
+        ShardError: one is held out: no run is trained on it.
         RefMovedError: another recorded some at the same time.
     """
+    if held_out := [found.id for found in documents if found.split != "train"]:
+        raise ShardError(f"held out, so no run is trained on it: {', '.join(held_out)}", "leave it out")
     ref = read_ref(store, f"takedowns/{dataset}")
     known = ref.value["documents"] if ref else {}
     new = {

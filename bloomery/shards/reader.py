@@ -135,7 +135,7 @@ class Reader:
         self.shards.fetch.ahead(self.stream, self.cut.shards(first, count))
 
     def bury(self, tombstones: list[Tombstone]) -> None:
-        """Takes documents of the stream down."""
+        """Leaves out these documents of the stream, and no others."""
         ranges = sorted({(stone.start, stone.stop) for stone in tombstones})
         self._buried = np.array(ranges, np.int64).reshape(-1, 2)
 
@@ -152,7 +152,7 @@ class Reader:
         except UnreadableError as error:
             return [Damage(source=self.stream.source, start=error.start, stop=error.stop, what=error.what)]
         width, flat = out.tokens.shape[1], out.tokens.reshape(-1)
-        row, at, start, size = self._within_shards(segments)
+        row, at, start, size = self.within_shards(segments)
         place, damage = rows[row] * width + at, list[Damage]()
         shift, inside = place.copy(), np.zeros(len(place), np.int64)
         documents: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)] * len(place)
@@ -180,7 +180,7 @@ class Reader:
             self._mask_buried(start, size, place, out)
         return damage
 
-    def _within_shards(self, segments: Segments) -> Segments:
+    def within_shards(self, segments: Segments) -> Segments:
         """The runs, cut where one shard ends and the next begins."""
         row, at, start, size = segments
         while True:

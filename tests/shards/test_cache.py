@@ -1,4 +1,4 @@
-"""The cache of a node: whole files only, whatever is killed, fails or is damaged, and never over its limit."""
+"""The cache of a node: whole files only, whatever is killed, fails or is damaged, within its limit."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_document_that_was_taken_down_is_never_emitted(corpus, packing):
     number = int(lengths.argmax())
     start = stream.start(1) + int(stream.shard(1).side.starts[number])
     stone = Tombstone(
-        source="web", document="0" * 32, start=start, stop=start + int(lengths[number]), since=20
+        source="web", document="0" * 32, start=start, stop=start + int(lengths[number]), since=0
     )
     before, after = opened(corpus, train), opened(corpus, train, overlay=Overlay(tombstones=(stone,)))
     changed = 0

@@ -99,7 +99,7 @@ class World:
 
     def sources(self) -> dict[str, str]:
         """What a journal's head says of its inputs."""
-        return {name: self.upstream[name] for name in ("shard", "tokenizer")}
+        return {name: self.upstream[name] for name in ("shard", "tokenizer", "mixture")}
 
     def train(
         self, config: TrainConfig = TINY, parallel: ParallelConfig = SPREAD, log=print, lease: float = 2.0
