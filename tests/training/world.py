@@ -141,7 +141,7 @@ def make_world(
             store.upload(path, f"{place}/{path.relative_to(scratch).as_posix()}")
     upstream["shard"] = put(store, "shard", {}, {"shards": Artifact(shards, place, store)})
     tokens = totals["train"]["corpus"].tokens
-    share = Share(weight=1.0, tokens=tokens, held=tokens, epochs=1.0, max_epochs=4.0)
+    share = Share(weight=1.0, tokens=tokens, held=tokens, epochs=1.0, max_epochs=100.0)
     plan = canonical({"corpus": share._asdict()})
     store.put_new("data/mixture/m/1/plan", plan)
     made = {"plan": Artifact(Output(digest=sha256(plan)), "data/mixture/m/1/plan", store)}
