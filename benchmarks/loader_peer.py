@@ -3,7 +3,7 @@
     python loader_peer.py KIND DATASET FOLDER BATCHES
 
 KIND is megatron, olmo, streaming or litdata; FOLDER is the peer's, for its format (not timed) and indices.
-Prints {"tokens", "seconds", "cpu", "first"} as JSON: of BATCHES batches, and seconds to the first in mid-epoch.
+Prints {"tokens", "seconds", "cpu", "first"} as JSON: of BATCHES batches, and seconds to a first one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def megatron(dataset: Path, folder: Path, batches: int) -> Callable[[int], Seque
     return read
 
 
-def olmo(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequence[torch.Tensor]]:
+def olmo(dataset: Path, *_: object) -> Callable[[int], Sequence[torch.Tensor]]:
     """NumpyFSLDataset with document lengths, in an order of our own (its loader shuffles indices as well)."""
     from olmo_core.data import NumpyFSLDataset
 
@@ -93,7 +93,7 @@ def olmo(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequence[
     return read
 
 
-def streaming(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequence[torch.Tensor]]:
+def streaming(dataset: Path, folder: Path, *_: object) -> Callable[[int], Sequence[torch.Tensor]]:
     """StreamingDataset over MDS shards of samples of LENGTH + 1 ids, shuffled by py1e."""
     from streaming import MDSWriter, StreamingDataset
 
@@ -105,8 +105,8 @@ def streaming(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequ
     opened = StreamingDataset(local=str(place), shuffle=True, batch_size=BATCH, shuffle_algo="py1e")
     found = iter(opened)
 
-    def read(batch: int) -> Sequence[torch.Tensor]:
-        rows = np.stack([next(found)["tokens"] for _ in range(BATCH)]).astype(np.int64)
+    def read(_: int) -> Sequence[torch.Tensor]:
+        rows = np.stack([next(found)["tokens"] for _row in range(BATCH)]).astype(np.int64)
         return [torch.from_numpy(rows)]
 
     return read
@@ -117,7 +117,7 @@ def ids_of(path: str) -> Any:
     yield torch.from_numpy(np.fromfile(path, np.uint16).astype(np.int32))
 
 
-def litdata(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequence[torch.Tensor]]:
+def litdata(dataset: Path, folder: Path, *_: object) -> Callable[[int], Sequence[torch.Tensor]]:
     """StreamingDataset over blocks of LENGTH + 1 ids, shuffled; it knows no documents."""
     from litdata import StreamingDataset, TokensLoader, optimize
 
@@ -130,8 +130,8 @@ def litdata(dataset: Path, folder: Path, batches: int) -> Callable[[int], Sequen
     opened = StreamingDataset(str(place), shuffle=True, item_loader=TokensLoader(block_size=block))
     found = iter(opened)
 
-    def read(batch: int) -> Sequence[torch.Tensor]:
-        return [torch.stack([next(found) for _ in range(BATCH)]).long()]
+    def read(_: int) -> Sequence[torch.Tensor]:
+        return [torch.stack([next(found) for _row in range(BATCH)]).long()]
 
     return read
 

@@ -63,7 +63,7 @@ class History(Config):
     receipt: str = ""
     """Chained hash of all samples read."""
     marks: tuple[str, ...] = ()
-    """What each step added to it: 16 hexadecimal digits."""
+    """What each step added to it: 24 hexadecimal digits."""
 
 
 class Index(Config):

@@ -7,9 +7,9 @@ A sample of L tokens is R / samples rows: one, or more while the length ramps up
 Some steps are read at once, so that their arithmetic is shared. A batch that met damage has no rows: the loop
 has all ranks agree on it, reads around it (`around`) and asks for the step again.
 
-The receipt is a chain over the steps of the sum of their samples' marks, a mark being a 64-bit hash of (place
-in the run, source, sample, CRC32C of the tokens). Sums of ranks add up, so every rank has the receipt at each
-step, and it does not depend on their number.
+The receipt is a chain over the steps, of each the sum of its samples' marks (64-bit hashes of place in the
+run, source and sample) and the CRC32C of its tokens. Sums of ranks add up, and CRCs can be joined, so every
+rank has the receipt at each step, and it does not depend on their number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from bloomery.shards.checksum import shifted
 from bloomery.shards.feed import Reading
 from bloomery.shards.order import mix
 from bloomery.shards.overlay import Damage
@@ -58,9 +59,29 @@ class Receipt(NamedTuple):
 FIRST_RECEIPT = Receipt("", hashlib.sha256(b"bloomery receipt 2").hexdigest())
 
 
-def chain(receipt: Receipt, step: int, mark: int) -> Receipt:
-    """The receipt after a step whose marks add up to `mark` (modulo 2^64)."""
-    link = bytes.fromhex(receipt.now) + step.to_bytes(8, "little") + mark.to_bytes(8, "little")
+class Mark(NamedTuple):
+    """What a step adds to the receipt; of a rank, its part of that."""
+
+    samples: int
+    """Sum of the marks of the samples, modulo 2^64."""
+    tokens: int
+    """CRC32C of their tokens, one after the other; of a rank, times x^(8 * bytes behind its own)."""
+
+    def __str__(self) -> str:
+        return f"{self.samples:016x}{self.tokens:08x}"
+
+    @classmethod
+    def join(cls, marks: Iterable[Mark]) -> Mark:
+        """That of a step, of all its ranks."""
+        samples = tokens = 0
+        for mark in marks:
+            samples, tokens = (samples + mark.samples) % (1 << 64), tokens ^ mark.tokens
+        return cls(samples, tokens)
+
+
+def chain(receipt: Receipt, step: int, mark: str) -> Receipt:
+    """The receipt after a step with this mark (24 hexadecimal digits)."""
+    link = f"{receipt.now} {step} {mark}".encode()
     return Receipt(receipt.now, hashlib.sha256(link).hexdigest())
 
 
@@ -77,8 +98,8 @@ class Batch:
     """Of each input within its document, or the part of it that the row holds: [rows, l]."""
     cu_seqlens: npt.NDArray[np.int32]
     """Where those begin, over all inputs one after the other, and their number at the end: [segments + 1]."""
-    mark: int
-    """Sum of the marks of the samples that begin in these rows, modulo 2^64."""
+    mark: Mark
+    """Of the samples that begin in these rows."""
     damage: list[Damage]
     """Not empty: nothing was read."""
     stalled: float = 0.0
@@ -191,19 +212,25 @@ class Steps(NamedTuple):
     """Samples of the run: [N]."""
     reading: Reading
     """The same as samples of their sources: [N]."""
+    marks: npt.NDArray[np.uint64]
+    """Of those: [N]."""
 
     def part(self, first: int, last: int) -> Steps:
         """The same of fewer steps."""
         low, high = (sum(share.samples for share in self.shares[:end]) for end in (first, last))
         reading = Reading(*(column[low:high] for column in self.reading))
-        return Steps(self.shares[first:last], self.run[low:high], reading)
+        return Steps(self.shares[first:last], self.run[low:high], reading, self.marks[low:high])
 
 
 def plan_steps(data: Data, step: int, steps: int, rank: int, ranks: int) -> Steps:
     """What a rank reads in the steps [step, step + steps)."""
     shares = [share(data, number, rank, ranks) for number in range(step, step + steps)]
     run = np.concatenate([np.arange(s.first, s.first + s.samples) for s in shares])
-    return Steps(shares, run, data.feed.read(run))
+    reading = data.feed.read(run)
+    marks = mix(
+        mix(mix(run.view(np.uint64)) ^ reading.source.view(np.uint64)) ^ reading.sample.view(np.uint64)
+    )
+    return Steps(shares, run, reading, marks)
 
 
 def read_steps(data: Data, steps: Steps) -> list[Batch]:
@@ -223,22 +250,15 @@ def read_steps(data: Data, steps: Steps) -> list[Batch]:
         return [_damaged(steps.shares[0].step, damage)]
     if data.unused and run[-1:] == data.feed.samples - 1:
         rows.masked.append(np.arange(rows.tokens.size - data.unused, rows.tokens.size))
-    return _batches(data, steps.shares, rows, marks(run, reading, rows))
-
-
-def marks(run: Indices, reading: Reading, rows: Rows) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of each sample: [N]."""
-    crcs = np.fromiter(map(crc32c, rows.tokens), np.uint64, len(run))
-    what = (crcs << np.uint64(32)) | reading.source.astype(np.uint64)
-    return mix(mix(mix(run.astype(np.uint64)) ^ reading.sample.astype(np.uint64)) ^ what)
+    return _batches(data, steps.shares, rows, steps.marks)
 
 
 def _damaged(step: int, damage: list[Damage]) -> Batch:
     none = np.zeros((0, 1), np.int64)
-    return Batch(step, none, none, none.astype(np.int32), np.zeros(1, np.int32), 0, damage)
+    return Batch(step, none, none, none.astype(np.int32), np.zeros(1, np.int32), Mark(0, 0), damage)
 
 
-def _batches(data: Data, shares: list[Share], rows: Rows, marked: npt.NDArray[np.uint64]) -> list[Batch]:
+def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.uint64]) -> list[Batch]:
     length, count = data.length, len(rows.tokens)
     tokens = rows.tokens.astype(np.int64)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]  # of one array, unless some targets are none
@@ -252,6 +272,7 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marked: npt.NDArray[np
     found, at = [], 0
     for part in shares:
         samples, width = slice(at, at + part.samples), length // part.pieces
+        begun = slice(at + (part.skip > 0), at + part.samples)
         own, flat = slice(part.skip, part.skip + part.rows), at * length + part.skip * width
         edges = np.searchsorted(begins, [flat, flat + part.rows * width]).tolist()
         cu_seqlens = begins[edges[0] : edges[1] + 1] - np.int32(flat)
@@ -263,12 +284,20 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marked: npt.NDArray[np
                 targets=targets[samples].reshape(part.samples * part.pieces, width)[own],
                 positions=positions[flat : flat + part.rows * width].reshape(part.rows, width),
                 cu_seqlens=cu_seqlens,
-                mark=int(marked[at + (part.skip > 0) : at + part.samples].sum(dtype=np.uint64)),
+                mark=_mark(data, part, marks[begun], rows.tokens[begun]),
                 damage=[],
             )
         )
         at += part.samples
     return found
+
+
+def _mark(data: Data, part: Share, marks: npt.NDArray[np.uint64], tokens: npt.NDArray[Any]) -> Mark:
+    """Of the samples that begin in a rank's rows, whose tokens are [samples, L + 1]."""
+    first, samples = data.feed.span(part.step)
+    behind = first + samples - part.first - part.samples
+    crc = shifted(crc32c(tokens.data), behind * (data.length + 1) * tokens.itemsize)
+    return Mark(int(marks.sum(dtype=np.uint64)), crc)
 
 
 def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int32]:

@@ -42,6 +42,7 @@ from training.loader import (
     IGNORED,
     Batch,
     Loader,
+    Mark,
     Receipt,
     chain,
     plan_steps,
@@ -157,8 +158,8 @@ class Read(NamedTuple):
     """What all ranks have of a step."""
 
     targets: int
-    mark: int
-    """Sum of the marks of all its samples, modulo 2^64."""
+    mark: str
+    """What it adds to the receipt."""
     stalled: float
     """Seconds that a rank waited for its batch, the mean."""
     damage: list[Damage]
@@ -189,7 +190,7 @@ class Run:
     tokens: int = 0
     """Targets of the steps done."""
     receipt: Receipt = FIRST_RECEIPT
-    read: Read = Read(0, 0, 0.0, [])  # noqa: RUF009  frozen
+    read: Read = Read(0, "", 0.0, [])  # noqa: RUF009  frozen
     losses: list[float] = field(default_factory=list)
     marks: list[str] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
@@ -260,9 +261,9 @@ class Run:
         """
         data, last = self.loader.data, self.step - 1
         [batch] = read_steps(data, plan_steps(data, last, 1, self.rank, self.ranks))
-        high, low, damaged = self._sum(batch.mark >> 32, batch.mark & LOW, bool(batch.damage))
+        damaged, *bits = self._sum(bool(batch.damage), *_bits(batch.mark))
         buried = any(stone.since == self.step for stone in data.feed.overlay.tombstones)
-        again = chain(self.receipt._replace(now=self.receipt.before), last, _joined(high, low))
+        again = chain(self.receipt._replace(now=self.receipt.before), last, _joined(bits))
         if again.now != self.receipt.now and not damaged and not buried:
             raise diverged(
                 self.step, f"the checkpoint's run has receipt {self.receipt.now}, here it is {again.now}"
@@ -282,20 +283,13 @@ class Run:
         while True:
             batch = self.loader.read()
             targets, state = int((batch.targets != IGNORED).sum()), self._fingerprint(batch)
-            found = self._sum(
-                bool(batch.damage),
-                targets,
-                batch.mark >> 32,
-                batch.mark & LOW,
-                batch.stalled,
-                state,
-                state**2,
+            damaged, all_targets, stalled, states, squares, *bits = self._sum(
+                bool(batch.damage), targets, batch.stalled, state, state**2, *_bits(batch.mark)
             )
-            damaged, all_targets, high, low, stalled, states, squares = found
             if self.ranks * squares != states**2:
                 raise diverged(self.step + 1, "the ranks are not at one step of one run")
             if not damaged:
-                return batch, Read(int(all_targets), _joined(high, low), stalled / self.ranks, lost)
+                return batch, Read(int(all_targets), _joined(bits), stalled / self.ranks, lost)
             met: list[Any] = [None] * self.ranks
             distributed.all_gather_object(met, batch.damage, group=self.control)
             fresh = list({damage.model_dump_json(): damage for part in met for damage in part}.values())
@@ -343,7 +337,7 @@ class Run:
             raise non_finite(number, "gradient norm", norm)
         self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
         self.losses.append(loss_mean)
-        self.marks.append(f"{read.mark:016x}")
+        self.marks.append(read.mark)
         self.grad_norms.append(norm)
         return stops > 0
 
@@ -461,9 +455,17 @@ def _summed(control: Any, *values: float) -> list[float]:
     return list(total.tolist())
 
 
-def _joined(high: float, low: float) -> int:
-    """A sum of 64-bit words, modulo 2^64, from the sums of their halves."""
-    return ((int(high) << 32) + int(low)) % (1 << 64)
+def _bits(mark: Mark) -> list[int]:
+    """A mark as numbers whose sums over ranks are exact in fp64: halves of 64 bits, then 32 bits."""
+    return [mark.samples >> 32, mark.samples & LOW, *(mark.tokens >> bit & 1 for bit in range(32))]
+
+
+def _joined(sums: list[float]) -> str:
+    """The mark of a step, from the sums over its ranks."""
+    high, low, *bits = (int(value) for value in sums)
+    return str(
+        Mark(((high << 32) + low) % (1 << 64), sum((bit & 1) << place for place, bit in enumerate(bits)))
+    )
 
 
 def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor]:

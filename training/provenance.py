@@ -218,7 +218,7 @@ def replay(run: TrainedRun) -> Iterator[Replayed]:
     """
     receipt = FIRST_RECEIPT
     for step, mark in enumerate(run.history.marks):
-        receipt = chain(receipt, step, int(mark, 16))
+        receipt = chain(receipt, step, mark)
     if receipt.now != run.index.receipt:
         raise BloomeryError(
             f"the checkpoint of step {run.index.step} has receipt {run.index.receipt}, its history's marks "
@@ -229,5 +229,5 @@ def replay(run: TrainedRun) -> Iterator[Replayed]:
         plan = plan_steps(run.data, first, min(TOGETHER, run.index.step - first), 0, 1)
         for number in range(len(plan.shares)):
             [batch] = read_steps(run.data, plan.part(number, number + 1))
-            right = f"{batch.mark:016x}" == run.history.marks[batch.step]
+            right = str(batch.mark) == run.history.marks[batch.step]
             yield Replayed(batch.step, right, batch.damage)

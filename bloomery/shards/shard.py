@@ -46,6 +46,13 @@ class Shard:
         Raises:
             DamagedError: a file is absent, or not what the table says.
         """
+        try:
+            return cls._open(folder, info, dtype)
+        except (OSError, ValueError) as error:  # removed or cut short meanwhile, by who fetches it again
+            raise DamagedError(folder / f"{info.name}.bin", f"cannot be opened: {error}") from error
+
+    @classmethod
+    def _open(cls, folder: Path, info: ShardInfo, dtype: np.dtype) -> Self:
         path = folder / f"{info.name}.bin"
         _expect(path, _size(path), info.tokens * dtype.itemsize, "bytes")
         index, side = path.with_suffix(".idx"), path.with_suffix(".side")
@@ -131,7 +138,11 @@ def open_side(folder: Path, info: ShardInfo) -> Side:
     """
     path = folder / f"{info.name}.side"
     _expect(path, _size(path), info.side_bytes, "bytes")
-    _expect(path, file_digest(path), info.side_sha256, "sha256")
+    try:
+        found = file_digest(path)
+    except OSError as error:
+        raise DamagedError(path, f"cannot be read: {error.strerror}") from error
+    _expect(path, found, info.side_sha256, "sha256")
     side = Side.open(path)
     _expect(path, (side.tokens, len(side.ids)), (info.tokens, info.documents), "tokens, documents")
     return side

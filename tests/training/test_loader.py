@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bloomery.shards.overlay import Overlay, Tombstone
 from tests.shards.data import POLICY
 from tests.training.corpus import config, opened, tokens_of, write
-from training.loader import FIRST_RECEIPT, IGNORED, Loader, chain, plan_steps, read_steps
+from training.loader import FIRST_RECEIPT, IGNORED, Loader, Mark, chain, plan_steps, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_any_number_of_ranks_changed_in_mid_run_reads_the_same(corpus, schedule,
         for number, parts in enumerate(zip(*together, strict=True), step):
             assert all(map(np.array_equal, whole(parts), whole([alone[number]])))
             assert starts(parts) == starts([alone[number]])
-            receipt = chain(receipt, number, sum(part.mark for part in parts) % (1 << 64))
-            again = chain(again, number, alone[number].mark)
+            receipt = chain(receipt, number, str(Mark.join(part.mark for part in parts)))
+            again = chain(again, number, str(alone[number].mark))
         step += steps
     assert receipt == again
 
@@ -189,6 +189,9 @@ def test_a_receipt_notices_another_token_sample_and_order(corpus):
     other = opened(corpus, config(seed=2))
     [elsewhere] = read_steps(other, plan_steps(other, 3, 1, 0, 1))
     assert batch.mark != elsewhere.mark
-    first = chain(FIRST_RECEIPT, 3, batch.mark)
+    first = chain(FIRST_RECEIPT, 3, str(batch.mark))
     assert first.before == FIRST_RECEIPT.now
-    assert len({first.now, chain(FIRST_RECEIPT, 4, batch.mark).now, chain(first, 3, batch.mark).now}) == 3
+    assert (
+        len({first.now, chain(FIRST_RECEIPT, 4, str(batch.mark)).now, chain(first, 3, str(batch.mark)).now})
+        == 3
+    )

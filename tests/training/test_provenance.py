@@ -89,7 +89,7 @@ def test_a_replay_finds_what_the_ranks_read(trained):
     _, _, run = trained
     assert [(found.step, found.right) for found in replay(run)] == [(step, True) for step in range(12)]
     marks = list(run.history.marks)
-    marks[7] = "0" * 16
+    marks[7] = "0" * 24
     history = run.history.model_copy(update={"marks": tuple(marks)})
     with pytest.raises(BloomeryError, match="its history's marks make"):
         list(replay(dataclasses.replace(run, history=history)))

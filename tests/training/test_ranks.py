@@ -52,7 +52,7 @@ def one_process(job):
             group["lr"] = learning_rate(step, steps, train)
         adam.step()
         losses.append(loss.item())
-        receipt = chain(receipt, step, batch.mark)
+        receipt = chain(receipt, step, str(batch.mark))
     return losses, norms, receipt.now, dict(model.named_parameters())
 
 
@@ -125,7 +125,7 @@ def test_all_ranks_read_around_damage_and_a_resume_knows_it(tmp_path):
     for step in range(20):
         [batch] = read_steps(resumed, plan_steps(resumed, step, 1, 0, 1))
         assert not batch.damage or step < index.overlay.quarantined[0].since
-        receipt = chain(receipt, step, batch.mark)
+        receipt = chain(receipt, step, str(batch.mark))
     assert receipt.now == first.receipt
 
 
