@@ -7,9 +7,9 @@ process.
     streaming   StreamingDataset of samples of 2,049 ids, no documents  mosaicml-streaming
     litdata     StreamingDataset of blocks of 2,049 ids, no documents   litdata
 
-Nobody but us verifies. Mtok/CPU-s is of the CPU time of the whole process; the page cache is warm, and the best
-of some runs counts. What a peer needs beforehand (its format, its indices) is not timed; ours needs nothing.
-`make bench-loader`
+Nobody but us verifies. Mtok/CPU-s is of the CPU time of the whole process; the page cache is warm, and the
+best of some runs counts. What a peer needs beforehand (its format, its indices) is not timed; ours needs
+nothing. `make bench-loader`
 """
 
 from __future__ import annotations
