@@ -24,6 +24,8 @@ READERS = (
     *("python-snappy==0.7.3", "torchvision==0.28.0", "xxhash==4.1.0", "zstd==1.5.7.2"),
 )
 """Trainers' own readers of shards; borrowed are torch (6 GB), numpy and their like."""
+LITDATA = ("litdata==0.2.76", "lightning-utilities==0.15.3")
+"""Borrows the same."""
 
 
 def peer(name: str, packages: tuple[str, ...], borrow: bool = False) -> Path:

@@ -33,6 +33,8 @@ Reference = Annotated[
     str, typer.Argument(help="a ref, as models/demo/champion; or a digest, or its first digits")
 ]
 
+Run = Annotated[str, typer.Argument(help="name of a training run, or the first digits of its key")]
+
 
 @app.callback()
 def _options(debug: Annotated[bool, typer.Option(help="show the traceback of an error")] = False) -> None:
@@ -272,6 +274,71 @@ def what_if(
     console.print(f"kept: {found.kept_before:,} now, {found.kept_after:,} then")
 
 
+@app.command(**example("bloomery trace demo --doc 0a1b2c3d4e5f60718293a4b5c6d7e8f9"))
+def trace(
+    run: Run,
+    step: Annotated[int | None, typer.Option(help="a step, from 0: what it read")] = None,
+    doc: Annotated[str | None, typer.Option(help="a document's id: every step that saw it")] = None,
+) -> None:
+    """Print what a step of a training run read, or which steps saw a document; no log is needed."""
+    from training.provenance import trace_document, trace_step
+
+    if (step is None) == (doc is None):
+        raise BloomeryError("trace takes one of --step and --doc", "bloomery trace demo --step 100")
+    opened = _run(run)
+    if step is not None:
+        console.print_json(data={"run": opened.key, "table": opened.data.dataset.manifest.table})
+        for part in trace_step(opened, step):
+            print(json.dumps(part._asdict() | {"origin": part.origin._asdict()}))
+        return
+    found, exposures = trace_document(opened, str(doc))
+    console.print_json(data=found._asdict() | {"origin": found.origin._asdict()})
+    for exposure in exposures:
+        print(json.dumps(exposure._asdict()))
+
+
+@app.command(**example("bloomery takedown demo --doc 0a1b2c3d4e5f60718293a4b5c6d7e8f9"))
+def takedown(
+    run: Run, doc: Annotated[list[str], typer.Option(help="id of a document; more than one may be given")]
+) -> None:
+    """Take documents down: no run of the dataset emits them from its next start on; lists who saw them."""
+    from bloomery.shards.lookup import locate
+    from training.provenance import trace_document
+    from training.takedown import take_down
+
+    opened = _run(run)
+    found = locate(opened.data.dataset, doc, opened.local)
+    take_down(_store(), opened.shards.output.digest, found)
+    for document in doc:
+        _, exposures = trace_document(opened, document)
+        steps = [str(exposure.step) for exposure in exposures if exposure.done]
+        console.print(
+            f"{document}: taken down; steps that saw it: {', '.join(steps) or 'none'}", markup=False
+        )
+
+
+@app.command(**example("bloomery verify-run demo"))
+def verify_run(run: Run) -> None:
+    """Read a run's data again, and compare with the receipt of its newest checkpoint, step by step."""
+    from rich.progress import track
+
+    from training.provenance import replay
+
+    opened = _run(run, tokens=True)
+    lost = 0
+    for found in track(replay(opened), "reading again", total=opened.index.step, console=console):
+        lost += bool(found.damage)
+        if not found.right and not found.damage:
+            raise BloomeryError(
+                f"step {found.step} is the first that differs: the run read something else there",
+                "resume from a checkpoint before that step, with the code and data that made it",
+            )
+    console.print(f"{opened.index.step - lost} steps are as their receipt says: {opened.index.receipt}")
+    if lost:
+        console.print(f"{lost} steps cannot be read any more: their shards are damaged")
+        raise typer.Exit(1)
+
+
 @app.command(**example("bloomery invalidate KEY --reason 'the extractor was wrong'"))
 def invalidate(
     key: Annotated[str, typer.Argument(help="key of the stage, as `show` prints it")],
@@ -305,6 +372,13 @@ def waive(
     value = {"digest": verdict, "reason": reason, "who": getpass.getuser(), "when": time.time()}
     move_ref(_store(), f"waivers/{verdict}", value, read_ref(_store(), f"waivers/{verdict}"))
     console.print(f"{verdict} is waived; clear the gate's task, or the release's task decide, to go on")
+
+
+def _run(what: str, tokens: bool = False) -> Any:
+    from training.provenance import find_run, open_run
+
+    home = settings().home / "cache"
+    return open_run(_store(), find_run(_store(), what), home / "trace", home / "bins", tokens)
 
 
 def _store() -> Any:

@@ -1,6 +1,6 @@
 """Mixture: how many tokens of each source a training run takes, and how often it repeats them.
 
-    weights, epoch caps, budget  x  tokens that the shards hold  ->  {source: weight, tokens, held, epochs}
+    weights, caps, budget x tokens that the shards hold -> {source: weight, tokens, held, epochs, max_epochs}
 
 A plan that no data can fill is refused with the numbers that would be possible: Muennighoff et al. 2023
 (arXiv:2305.16264) find repeating up to four times nearly as good as new data, and little gained beyond.
@@ -31,6 +31,8 @@ class Share(NamedTuple):
     held: int
     """Training tokens that the shards hold."""
     epochs: float
+    max_epochs: float
+    """Most times it may be repeated, however long the run is."""
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -85,7 +87,8 @@ def plan(config: MixtureConfig, held: Mapping[str, int]) -> dict[str, Share]:
             f"lower corpus.mixture.tokens to {possible:,}, lower the weight, raise max_epochs, or add data",
         )
     return {
-        name: Share(weights[name], count, held[name], count / held[name]) for name, count in tokens.items()
+        name: Share(weights[name], count, held[name], count / held[name], caps[name])
+        for name, count in tokens.items()
     }
 
 

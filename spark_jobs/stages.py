@@ -147,7 +147,7 @@ SHARD = Stage(
     body="spark_jobs.shard:run",
     gates=("corpus_gate",),
 )
-MIXTURE = Stage("mixture", 1, MixtureConfig, {"shards": "shard.shards"}, body="spark_jobs.mixture:run")
+MIXTURE = Stage("mixture", 2, MixtureConfig, {"shards": "shard.shards"}, body="spark_jobs.mixture:run")
 STAGES = {
     stage.name: stage
     for stage in (

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from bloomery.config.base import Config
 from bloomery.config.training import ParallelConfig, TrainConfig
 from bloomery.errors import BloomeryError, TransientError
+from bloomery.shards.overlay import Tombstone
 
 STOPPED = 75
 """Exit code: stopped on request, a checkpoint is saved, resumable (EX_TEMPFAIL)."""
@@ -49,8 +52,19 @@ class Job(Config):
     attempt: str
     """Store key below which checkpoints are written."""
     shards: Path
+    """The dataset's folder; of one in an object store its root and tables, and the cache of its shards."""
+    place: str
+    """Key of the dataset's folder in the store."""
     dataset: str
-    """Content digest of the shards."""
+    """Digest of the dataset."""
+    mixture: Path
+    """Plan of the mixture."""
+    tables: Path
+    """Folder of the tables of bins."""
+    tombstones: tuple[Tombstone, ...] = ()
+    """Documents that were taken down, of the run's sources."""
+    receipts: dict[int, str] = Field(default_factory=dict)
+    """Step -> receipt of an attempt that went beyond the checkpoint to resume from."""
     tokenizer: Path
     tokenizer_digest: str
     resume: Path | None

@@ -22,10 +22,11 @@ from bloomery.artifacts.canonical import canonical
 from bloomery.artifacts.journal import Checkpoint, Journal
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
-from bloomery.artifacts.store import S3Store
+from bloomery.artifacts.store import LocalStore, S3Store
 from bloomery.config.settings import settings
-from bloomery.config.training import ParallelConfig, TrainConfig
-from bloomery.shards.dataset import check_dataset
+from bloomery.config.training import ParallelConfig
+from bloomery.shards.overlay import Overlay
+from training.data import check_shards, open_job
 from training.job import (
     GRACE,
     REFUSED,
@@ -39,6 +40,7 @@ from training.job import (
 from training.layout import Index, read_history
 from training.metrics import cut
 from training.mirror import Mirror
+from training.takedown import tombstones
 
 RESUMES = "run it again: it resumes from the last checkpoint"
 
@@ -56,15 +58,14 @@ def train(context: Context) -> dict[str, Artifact]:
         TrainingStoppedError: stopped on request; resumable.
         FencedError: a later attempt holds the run.
     """
-    config: TrainConfig = context.config
     journal = Journal(context.store, context.key)
     with _sole_tree(context) as lock:
         head = journal.open(context.fence, run_facts(context))
-        if head is None or head.step < config.steps:
-            job = make_job(context, journal, head)
-            check_dataset(job.shards, job.dataset)
+        job = make_job(context, journal, head)
+        data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
+        if head is None or head.step < data.feed.steps:
+            check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))
             context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
-            cut(job.metrics, head.step if head else 0)
             with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
                 follow(job, context.log, lock)
             head = journal.head()
@@ -94,7 +95,8 @@ def _sole_tree(context: Context) -> Iterator[int]:
 
 def run_facts(context: Context) -> dict[str, str]:
     """What is kept with the journal's head for whoever evaluates its checkpoints."""
-    sources = {"shard": context.sources["shards"], "tokenizer": context.sources["tokenizer"]}
+    names = {"shard": "shards", "tokenizer": "tokenizer", "mixture": "mixture"}
+    sources = {stage: context.sources[name] for stage, name in names.items()}
     return {**context.about, **sources}
 
 
@@ -106,7 +108,9 @@ def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job
     for folder in (logs, scratch):
         folder.mkdir(parents=True, exist_ok=True)
     weights = journal.weights(head) if head else None
-    store = context.store
+    store, inputs, step = context.store, context.inputs, head.step if head else 0
+    shards, dataset = inputs["shards"], inputs["shards"].output.digest
+    metrics = place / "metrics.jsonl"
     return Job(
         train=context.config,
         parallel=parallel,
@@ -118,16 +122,26 @@ def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job
         run=context.key,
         fence=context.fence,
         attempt=context.attempt,
-        shards=context.inputs["shards"].local(context.scratch / "inputs"),
-        dataset=context.inputs["shards"].output.digest,
-        tokenizer=context.inputs["tokenizer"].local(context.scratch / "inputs"),
-        tokenizer_digest=context.inputs["tokenizer"].output.digest,
+        shards=shards.local(scratch) if isinstance(store, LocalStore) else cache_folder(dataset),
+        place=shards.place,
+        dataset=dataset,
+        mixture=inputs["mixture"].local(context.scratch / "inputs"),
+        tables=settings().home / "cache" / "bins",
+        tombstones=tombstones(store, dataset, step),
+        receipts=cut(metrics, step),
+        tokenizer=inputs["tokenizer"].local(context.scratch / "inputs"),
+        tokenizer_digest=inputs["tokenizer"].output.digest,
         resume=weights.local(context.scratch / "resume") if weights else None,
         resume_digest=weights.output.digest if weights else "",
         scratch=scratch,
         logs=logs,
-        metrics=place / "metrics.jsonl",
+        metrics=metrics,
     )
+
+
+def cache_folder(dataset: str) -> Path:
+    """Where this node keeps shards of a dataset in an object store, for all its ranks and runs."""
+    return settings().home / "cache" / "shards" / dataset
 
 
 def follow(job: Job, log: Callable[[str], None], lock: int) -> None:

@@ -20,6 +20,7 @@ from bloomery.artifacts.digests import file_digest, tree_digest
 from bloomery.config.base import Config, identity
 from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
+from bloomery.shards.overlay import Overlay
 
 INDEX, HISTORY = "index.json", "history.json"
 
@@ -61,16 +62,24 @@ class History(Config):
     held_out: tuple[HeldOut, ...] = ()
     receipt: str = ""
     """Chained hash of all samples read."""
+    marks: tuple[str, ...] = ()
+    """What each step added to it: 24 hexadecimal digits."""
 
 
 class Index(Config):
     """A checkpoint's state, and where its tensors stand."""
 
-    version: int = 1
+    version: int = 2
     step: int
-    """Optimizer steps done: also Adam's count, the schedule's position, and with `samples` the loader's."""
+    """Optimizer steps done: also Adam's count, the schedule's position and the loader's."""
     samples: int
+    tokens: int
+    """Targets of the steps done."""
+    before: str
+    """Receipt before the last step."""
     receipt: str
+    overlay: Overlay
+    """What the run reads around, and what was taken down."""
     config: dict[str, Any]
     """Identity-bearing fields of the run's TrainConfig."""
     dataset: str

@@ -1,81 +1,317 @@
-"""The deterministic loader: order -> this rank's sequences of a step -> tokens, with a receipt.
+"""The loader: steps -> this rank's rows, read ahead by one thread, with a receipt of what was read.
 
-    step s, rank r of W, global batch B: global samples [s*B + r*B/W, s*B + (r+1)*B/W)
+    feed (samples of the next steps) -> readers (their tokens, verified) -> Batch        prefetch thread
+    rank r of W: rows [R*r // W, R*(r+1) // W) of the step's R rows                      any W, any R
 
-Its whole state is (step, receipt). The receipt is a chained hash over every sample's number and tokens in the
-order of the global batch: it proves what a run has read, and does not depend on the number of ranks.
+A sample of L tokens is R / samples rows: one, or more while the length ramps up; the same tokens either way.
+Some steps are read at once, so that their arithmetic is shared. A batch that met damage has no rows: the loop
+has all ranks agree on it, reads around it (`around`) and asks for the step again.
+
+The receipt is a chain over the steps, of each the sum of its samples' marks (64-bit hashes of place in the
+run, source and sample) and the CRC32C of its tokens. Sums of ranks add up, and CRCs can be joined, so every
+rank has the receipt at each step, and it does not depend on their number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
-from bloomery.errors import BloomeryError
-from bloomery.shards.order import Order
-from bloomery.shards.stream import Sequences, TokenStream
+from bloomery.shards.checksum import shifted
+from bloomery.shards.feed import Reading
+from bloomery.shards.order import mix
+from bloomery.shards.overlay import Damage
+from bloomery.shards.reader import Rows
+from training.data import Data
 
-Marks = npt.NDArray[np.uint64]
+IGNORED = -100
+"""Target that is none, as torch's cross_entropy takes it."""
+WINDOW = 1 << 18
+"""Tokens that are read at once, when a step has fewer."""
+AHEAD = 2
+"""Windows that are read ahead."""
+PLANNED = 1 << 21
+"""Tokens whose samples are looked up at once."""
+
+Indices = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.int64]
+
+
+class Receipt(NamedTuple):
+    """Proof of what was read up to a step."""
+
+    before: str
+    """The chain before the last step."""
+    now: str
+    """The chain after it."""
+
+
+FIRST_RECEIPT = Receipt("", hashlib.sha256(b"bloomery receipt 2").hexdigest())
+
+
+class Mark(NamedTuple):
+    """What a step adds to the receipt; of a rank, its part of that."""
+
+    samples: int
+    """Sum of the marks of the samples, modulo 2^64."""
+    tokens: int
+    """CRC32C of their tokens, one after the other; of a rank, times x^(8 * bytes behind its own)."""
+
+    def __str__(self) -> str:
+        return f"{self.samples:016x}{self.tokens:08x}"
+
+    @classmethod
+    def join(cls, marks: Iterable[Mark]) -> Mark:
+        """That of a step, of all its ranks."""
+        samples = tokens = 0
+        for mark in marks:
+            samples, tokens = (samples + mark.samples) % (1 << 64), tokens ^ mark.tokens
+        return cls(samples, tokens)
+
+
+def chain(receipt: Receipt, step: int, mark: str) -> Receipt:
+    """The receipt after a step with this mark (24 hexadecimal digits)."""
+    link = f"{receipt.now} {step} {mark}".encode()
+    return Receipt(receipt.now, hashlib.sha256(link).hexdigest())
+
+
+@dataclass
+class Batch:
+    """This rank's rows of a step; l inputs each."""
+
+    step: int
+    inputs: Tokens
+    """[rows, l]"""
+    targets: Tokens
+    """The token after each input, or IGNORED: [rows, l]."""
+    positions: npt.NDArray[np.int32]
+    """Of each input within its document, or the part of it that the row holds: [rows, l]."""
+    cu_seqlens: npt.NDArray[np.int32]
+    """Where those begin, over all inputs one after the other, and their number at the end: [segments + 1]."""
+    mark: Mark
+    """Of the samples that begin in these rows."""
+    damage: list[Damage]
+    """Not empty: nothing was read."""
+    stalled: float = 0.0
+    """Seconds that the caller waited for it."""
 
 
 class Loader:
-    """Batches of one rank."""
+    """Batches of one rank, in order."""
 
-    def __init__(
-        self, stream: TokenStream, dataset: str, seed: int, length: int, batch: int, rank: int, ranks: int
-    ) -> None:
-        """Opens the order.
+    def __init__(self, data: Data, rank: int, ranks: int, step: int = 0) -> None:
+        """Begins to read at `step`."""
+        self.data, self.rank, self.ranks, self.step = data, rank, ranks, step
+        self._start()
 
-        Args:
-            stream: the training split.
-            dataset: content digest of the shards.
-            seed: of the order.
-            length: tokens a sequence.
-            batch: sequences of a step over all ranks, a multiple of `ranks`.
-            rank: this rank.
-            ranks: all of them.
+    def _start(self) -> None:
+        self._queue: queue.Queue[list[Batch] | Exception] = queue.Queue(maxsize=AHEAD)
+        self._window: Iterator[Batch] = iter(())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._prefetch, name="loader", daemon=True)
+        self._thread.start()
+
+    def _prefetch(self) -> None:
+        """Begins with one step, for a run that waits for it, and doubles what is planned and read at once."""
+        data, step, planned, window = self.data, self.step, 1, 1
+        try:
+            while step < data.feed.steps and not self._stop.is_set():
+                data.ahead(step)
+                plan = plan_steps(data, step, min(planned, data.feed.steps - step), self.rank, self.ranks)
+                done = 0
+                while done < len(plan.shares) and not self._stop.is_set():
+                    batches = read_steps(data, plan.part(done, done + window))
+                    self._put(batches)
+                    done += len(batches)
+                    window = min(2 * window, _fitting(data, step, WINDOW))
+                step += done
+                planned = min(4 * planned, _fitting(data, step, PLANNED))
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, found: list[Batch] | Exception) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(found, timeout=0.1)
+                return
+
+    def read(self) -> Batch:
+        """The next step's batch; the same again until it is without damage.
 
         Raises:
-            BloomeryError: the split is shorter than one sequence.
+            Exception: what ended the thread.
         """
-        sequences = stream.sequences(length)
-        if not sequences:
-            raise BloomeryError(
-                f"the training split has {len(stream)} tokens, fewer than one sequence of {length}",
-                "add documents, or lower train.sequence_length",
+        began = time.monotonic()
+        batch = next(self._window, None)
+        if batch is None:
+            found = self._queue.get()
+            if isinstance(found, Exception):
+                raise found
+            self._window = iter(found)
+            batch = next(self._window)
+        batch.stalled = time.monotonic() - began
+        self.step = batch.step + 1
+        return batch
+
+    def around(self, damage: list[Damage], step: int) -> None:
+        """Reads around damage, that of all ranks, from `step` on, which is the next to be read."""
+        self.close()
+        self.data = replace(self.data, feed=self.data.feed.around(damage, step))
+        self.step = step
+        self._start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join()
+
+
+def _fitting(data: Data, step: int, tokens: int) -> int:
+    """How many steps have about so many tokens, at least one."""
+    return max(1, tokens // (data.feed.batch.at(step) * data.length))
+
+
+class Share(NamedTuple):
+    """A rank's part of a step."""
+
+    step: int
+    first: int
+    """First sample of the run that it reads."""
+    samples: int
+    pieces: int
+    """Rows of a sample."""
+    skip: int
+    """Rows of the first sample that are the rank before's."""
+    rows: int
+
+
+def share(data: Data, step: int, rank: int, ranks: int) -> Share:
+    """Which rows of a step a rank has."""
+    first, samples = data.feed.span(step)
+    pieces = data.pieces.at(step)
+    low, high = samples * pieces * rank // ranks, samples * pieces * (rank + 1) // ranks
+    begin, end = low // pieces, -(-high // pieces)
+    return Share(step, first + begin, end - begin, pieces, low - begin * pieces, high - low)
+
+
+class Steps(NamedTuple):
+    """What a rank reads in some steps."""
+
+    shares: list[Share]
+    run: Indices
+    """Samples of the run: [N]."""
+    reading: Reading
+    """The same as samples of their sources: [N]."""
+    marks: npt.NDArray[np.uint64]
+    """Of those: [N]."""
+
+    def part(self, first: int, last: int) -> Steps:
+        """The same of fewer steps."""
+        low, high = (sum(share.samples for share in self.shares[:end]) for end in (first, last))
+        reading = Reading(*(column[low:high] for column in self.reading))
+        return Steps(self.shares[first:last], self.run[low:high], reading, self.marks[low:high])
+
+
+def plan_steps(data: Data, step: int, steps: int, rank: int, ranks: int) -> Steps:
+    """What a rank reads in the steps [step, step + steps)."""
+    shares = [share(data, number, rank, ranks) for number in range(step, step + steps)]
+    run = np.concatenate([np.arange(s.first, s.first + s.samples) for s in shares])
+    reading = data.feed.read(run)
+    marks = mix(
+        mix(mix(run.view(np.uint64)) ^ reading.source.view(np.uint64)) ^ reading.sample.view(np.uint64)
+    )
+    return Steps(shares, run, reading, marks)
+
+
+def read_steps(data: Data, steps: Steps) -> list[Batch]:
+    """A batch a step. If one of some steps meets damage, only the first step's: the next may be well."""
+    run, reading = steps.run, steps.reading
+    data.bury(steps.shares[0].step)
+    rows = Rows.empty(len(run), data.length + 1, data.dtype, data.eos_id)
+    damage = [
+        found
+        for number, reader in enumerate(data.readers)
+        if len(mine := np.flatnonzero(reading.source == number))
+        for found in reader.read(reading.sample[mine], mine, rows)
+    ]
+    if damage and len(steps.shares) > 1:
+        return read_steps(data, steps.part(0, 1))
+    if damage:
+        return [_damaged(steps.shares[0].step, damage)]
+    if data.unused and run[-1:] == data.feed.samples - 1:
+        rows.masked.append(np.arange(rows.tokens.size - data.unused, rows.tokens.size))
+    return _batches(data, steps.shares, rows, steps.marks)
+
+
+def _damaged(step: int, damage: list[Damage]) -> Batch:
+    none = np.zeros((0, 1), np.int64)
+    return Batch(step, none, none, none.astype(np.int32), np.zeros(1, np.int32), Mark(0, 0), damage)
+
+
+def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.uint64]) -> list[Batch]:
+    length, count = data.length, len(rows.tokens)
+    tokens = rows.tokens.astype(np.int64)
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]  # of one array, unless some targets are none
+    masked = np.concatenate([*rows.masked, np.zeros(0, np.int64)])
+    if len(masked):
+        row, place = np.divmod(masked, length + 1)
+        targets = targets.copy()
+        targets[row[place > 0], place[place > 0] - 1] = IGNORED
+    begins = _begins(rows, shares, length)
+    positions = _positions(begins, count * length)
+    found, at = [], 0
+    for part in shares:
+        samples, width = slice(at, at + part.samples), length // part.pieces
+        begun = slice(at + (part.skip > 0), at + part.samples)
+        own, flat = slice(part.skip, part.skip + part.rows), at * length + part.skip * width
+        edges = np.searchsorted(begins, [flat, flat + part.rows * width]).tolist()
+        cu_seqlens = begins[edges[0] : edges[1] + 1] - np.int32(flat)
+        cu_seqlens[-1] = part.rows * width
+        found.append(
+            Batch(
+                step=part.step,
+                inputs=inputs[samples].reshape(part.samples * part.pieces, width)[own],
+                targets=targets[samples].reshape(part.samples * part.pieces, width)[own],
+                positions=positions[flat : flat + part.rows * width].reshape(part.rows, width),
+                cu_seqlens=cu_seqlens,
+                mark=_mark(data, part, marks[begun], rows.tokens[begun]),
+                damage=[],
             )
-        self.stream, self.length, self.batch = stream, length, batch
-        self.order = Order(dataset, seed, sequences)
-        self.rank, self.share = rank, batch // ranks
-        self.marks: list[Marks] = []
-
-    def step(self, step: int) -> Sequences:
-        """This rank's sequences of step `step` (from 0): [B / ranks, length + 1]."""
-        first = step * self.batch + self.rank * self.share
-        numbers = self.order.sequences(first, self.share)
-        tokens = self.stream.gather(numbers, self.length)
-        self.marks.append(np.array([mark(n, row) for n, row in zip(numbers, tokens, strict=True)], np.uint64))
-        return tokens
-
-    def take_marks(self) -> Marks:
-        """Marks of the samples read since the last call: [steps, B / ranks]."""
-        taken, self.marks = self.marks, []
-        return np.stack(taken) if taken else np.empty((0, self.share), np.uint64)
+        )
+        at += part.samples
+    return found
 
 
-def mark(number: np.int64, tokens: npt.NDArray[np.int64]) -> int:
-    """64-bit hash of a sample: its sequence number and its tokens."""
-    data = np.int64(number).astype("<i8").tobytes() + tokens.astype("<i4").tobytes()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+def _mark(data: Data, part: Share, marks: npt.NDArray[np.uint64], tokens: npt.NDArray[Any]) -> Mark:
+    """Of the samples that begin in a rank's rows, whose tokens are [samples, L + 1]."""
+    first, samples = data.feed.span(part.step)
+    behind = first + samples - part.first - part.samples
+    crc = shifted(crc32c(tokens.data), behind * (data.length + 1) * tokens.itemsize)
+    return Mark(int(marks.sum(dtype=np.uint64)), crc)
 
 
-def chain(receipt: str, marks: Marks) -> str:
-    """The receipt after the steps whose marks, in the order of the global batch, are [steps, B]."""
-    for step in marks:
-        receipt = hashlib.sha256(bytes.fromhex(receipt) + step.astype("<u8").tobytes()).hexdigest()
-    return receipt
+def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int32]:
+    """Where documents or rows begin, over all inputs one after the other, ascending, and their end."""
+    row, place = np.divmod(np.concatenate([*rows.begins, np.zeros(0, np.int64)]), length + 1)
+    found, at = [(row * length + place)[place < length]], 0
+    for part in shares:
+        if part.pieces > 1:
+            found.append(np.arange(at * length, (at + part.samples) * length, length // part.pieces))
+        at += part.samples
+    begins = np.sort(np.concatenate([*found, [at * length]])).astype(np.int32)
+    return begins[np.diff(begins, prepend=np.int32(-1)) > 0]
 
 
-FIRST_RECEIPT = hashlib.sha256(b"bloomery receipt 1").hexdigest()
+def _positions(begins: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.int32]:
+    """How far each of `count` inputs is from the last begin."""
+    return np.arange(count, dtype=np.int32) - np.repeat(begins[:-1], np.diff(begins))

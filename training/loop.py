@@ -1,20 +1,24 @@
 """The step loop of one rank.
 
-    batch -> forward, backward of each micro-batch -> one all-reduce of (loss, stop asked?) -> finite? -> step
+    batch -> all-reduce of (damage?, targets, marks) -> damage: all ranks read around it, the batch again
+          -> forward, backward of each micro-batch -> all-reduce of (loss, stop asked?) -> finite? -> step
           -> held-out loss, checkpoint where they are due
 
 Host-side values go over a gloo group of their own, so the loop is the same on CPU and GPU. A step whose loss
-or gradient is not finite ends the run on all ranks: nothing of it is saved.
+or gradient is not finite ends the run on all ranks: nothing of it is saved. Each rank divides by the targets
+of the whole step, so the loss is the mean over them however rows are cut, and padding and takedowns weigh
+nothing.
 """
 
 from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,18 +30,32 @@ from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.store import Store, open_store
 from bloomery.config.base import identity
 from bloomery.config.training import TrainConfig
+from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
 from training.bits import Score, token_bytes
 from training.checkpoint import Reader, check_coverage, fill, rank_file, write_rank
+from training.data import open_job
 from training.job import Job, TrainingError, TrainingStoppedError
 from training.layout import HISTORY, INDEX, CheckpointError, HeldOut, History, Index, Part, read_history
-from training.loader import FIRST_RECEIPT, Loader, Marks, chain
+from training.loader import (
+    FIRST_RECEIPT,
+    IGNORED,
+    Batch,
+    Loader,
+    Mark,
+    Receipt,
+    chain,
+    plan_steps,
+    read_steps,
+)
 from training.metrics import MetricLog, step_line
 from training.model import Decoder, token_losses
 from training.parallel import deepspeed_config, learning_rate, start_engine
 
 QUIET = 2.0
 """Seconds between step lines."""
+LOW = (1 << 32) - 1
+T = TypeVar("T")
 
 
 def train(
@@ -72,12 +90,12 @@ def train(
     console = Console(MetricLog(job.metrics), say) if rank == 0 else None
     if run.step == 0:
         _measure(run, console)
-    while run.step < job.train.steps:
+    while run.step < run.steps:
         began = time.monotonic()
         stopped = run.advance(stop())
         if console:
             console.show(run, time.monotonic() - began)
-        last = run.step == job.train.steps
+        last = run.step == run.steps
         if last or run.step % job.train.held_out_every == 0:
             _measure(run, console)
         if last or stopped or run.step % job.parallel.checkpoint_every == 0:
@@ -86,6 +104,7 @@ def train(
                 console.say(f"checkpoint of step {run.step}: {digest}")
         if stopped and not last:
             raise TrainingStoppedError(f"stopped on request after step {run.step}; its checkpoint is saved")
+    run.loader.close()
 
 
 def _measure(run: Run, console: Console | None) -> None:
@@ -104,18 +123,26 @@ class Console:
 
     def show(self, run: Run, seconds: float) -> None:
         """Logs a step, and says it now and then."""
-        train = run.job.train
         values = {
             "loss": run.losses[-1],
-            "learning_rate": learning_rate(run.step - 1, train),
+            "learning_rate": learning_rate(run.step - 1, run.steps, run.job.train),
             "grad_norm": run.grad_norms[-1],
-            "tokens_per_second": train.global_batch * train.sequence_length / seconds,
+            "tokens": float(run.tokens),
+            "tokens_per_second": run.read.targets / seconds,
             "seconds": seconds,
+            "data_stall_seconds": run.read.stalled,
         }
-        self.log.write(run.step, values)
-        if time.monotonic() - self.said > QUIET or run.step == train.steps:
+        if run.read.damage:
+            values["tokens_lost"] = float(sum(found.stop - found.start for found in run.read.damage))
+            for found in run.read.damage:
+                self.say(
+                    f"tokens {found.start:,} .. {found.stop:,} of source {found.source} are damaged, "
+                    f"other samples are read instead from step {run.step} on: {found.what}"
+                )
+        self.log.write(run.step, values, run.receipt.now)
+        if time.monotonic() - self.said > QUIET or run.step == run.steps:
             self.said = time.monotonic()
-            self.say(step_line(run.step, train.steps, values, seconds))
+            self.say(step_line(run.step, run.steps, values, seconds))
 
     def measured(self, found: HeldOut) -> None:
         """Logs and says a held-out loss."""
@@ -125,6 +152,18 @@ class Console:
             f"held-out after step {found.step}: loss {found.loss:.4f}, "
             f"{found.bits_per_byte:.4f} bits per byte"
         )
+
+
+class Read(NamedTuple):
+    """What all ranks have of a step."""
+
+    targets: int
+    mark: str
+    """What it adds to the receipt."""
+    stalled: float
+    """Seconds that a rank waited for its batch, the mean."""
+    damage: list[Damage]
+    """Met by any rank, and read around."""
 
 
 @dataclass
@@ -139,13 +178,21 @@ class Run:
     model: Decoder
     engine: Any
     loader: Loader
+    steps: int
+    """Of the whole run."""
     held_out_stream: TokenStream
     bytes_of: Tensor
     """Bytes of text of each token id: [V], int64."""
     store: Store
+    expected: dict[int, str]
+    """Step -> receipt of an attempt that went beyond the checkpoint."""
     step: int = 0
-    receipt: str = FIRST_RECEIPT
+    tokens: int = 0
+    """Targets of the steps done."""
+    receipt: Receipt = FIRST_RECEIPT
+    read: Read = Read(0, "", 0.0, [])  # noqa: RUF009  frozen
     losses: list[float] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     measured: list[HeldOut] = field(default_factory=list)
 
@@ -155,27 +202,30 @@ class Run:
         import deepspeed
 
         train = job.train
-        stream = TokenStream.open(job.shards, "train")
-        model = Decoder(train.model, stream.vocab_size)
+        control = distributed.new_group(backend="gloo")
+        index = together(control, lambda: Index.read(job.resume) if job.resume else None)
+        data, fetch = together(control, lambda: open_job(job, index.overlay if index else Overlay()))
+        held_out = TokenStream.of(data.dataset, "held_out", fetch)
+        model = Decoder(train.model, held_out.vocab_size)
         model.initialise(train.seed)
         torch.manual_seed(train.seed)
         engine = deepspeed.initialize(
             model=model, optimizer=optimizer(model, train), config=deepspeed_config(train, job.parallel)
         )[0]
-        sizes = np.zeros(stream.vocab_size, np.int64)
-        known = token_bytes(job.tokenizer.read_bytes())[: stream.vocab_size]
+        sizes = np.zeros(held_out.vocab_size, np.int64)
+        known = token_bytes(job.tokenizer.read_bytes())[: held_out.vocab_size]
         sizes[: len(known)] = known
         run = cls(
             job=job,
             rank=rank,
             ranks=ranks,
-            control=distributed.new_group(backend="gloo"),
+            control=control,
             model=model,
             engine=engine,
-            loader=Loader(
-                stream, job.dataset, train.seed, train.sequence_length, train.global_batch, rank, ranks
-            ),
-            held_out_stream=TokenStream.open(job.shards, "held_out"),
+            loader=Loader(data, rank, ranks, index.step if index else 0),
+            steps=data.feed.steps,
+            expected=dict(job.receipts),
+            held_out_stream=held_out,
             bytes_of=torch.from_numpy(sizes),
             store=open_store(job.store, job.s3_endpoint),
         )
@@ -184,30 +234,74 @@ class Run:
         return run
 
     def resume(self, folder: Path) -> None:
-        """Loads a checkpoint; if one rank cannot, all raise, so that none waits for it for ever."""
-        error: Exception | None = None
-        try:
+        """Loads a checkpoint, and checks that what its last step read is read here as well."""
+
+        def load() -> tuple[Index, History]:
             reader = Reader(folder, self.job.resume_digest)
-            index = reader.index
-            index.check(
+            reader.index.check(
                 self.job.train, self.job.dataset, self.job.tokenizer_digest, self.held_out_stream.vocab_size
             )
             fill(self.engine, reader, self.rank, self.ranks)
-            history = read_history(folder, index)
-        except Exception as caught:
-            error = caught
-        if self._sum(float(error is not None))[0]:
-            raise error or CheckpointError(f"another rank cannot load {folder}", "see its log")
+            return reader.index, read_history(folder, reader.index)
+
+        index, history = together(self.control, load)
         self.engine.optimizer.update_lp_params()
-        self.step, self.receipt = index.step, index.receipt
+        self.step, self.tokens = index.step, index.tokens
+        self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
+        self.marks = list(history.marks)
         self.measured = list(history.held_out)
+        self._check_last_step()
+
+    def _check_last_step(self) -> None:
+        """Reads the last step again: its receipt must come out.
+
+        Raises:
+            TrainingError: it does not.
+        """
+        data, last = self.loader.data, self.step - 1
+        [batch] = read_steps(data, plan_steps(data, last, 1, self.rank, self.ranks))
+        damaged, *bits = self._sum(bool(batch.damage), *_bits(batch.mark))
+        buried = any(stone.since == self.step for stone in data.feed.overlay.tombstones)
+        again = chain(self.receipt._replace(now=self.receipt.before), last, _joined(bits))
+        if again.now != self.receipt.now and not damaged and not buried:
+            raise diverged(
+                self.step, f"the checkpoint's run has receipt {self.receipt.now}, here it is {again.now}"
+            )
 
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
-        total = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(total, group=self.control)
-        return list(total.tolist())
+        return _summed(self.control, *values)
+
+    def next_batch(self) -> tuple[Batch, Read]:
+        """This rank's batch of the next step, once no rank has met damage in it.
+
+        Raises:
+            TrainingError: the ranks are not at one step of one run.
+        """
+        lost: list[Damage] = []
+        while True:
+            batch = self.loader.read()
+            targets, state = int((batch.targets != IGNORED).sum()), self._fingerprint(batch)
+            damaged, all_targets, stalled, states, squares, *bits = self._sum(
+                bool(batch.damage), targets, batch.stalled, state, state**2, *_bits(batch.mark)
+            )
+            if self.ranks * squares != states**2:
+                raise diverged(self.step + 1, "the ranks are not at one step of one run")
+            if not damaged:
+                return batch, Read(int(all_targets), _joined(bits), stalled / self.ranks, lost)
+            met: list[Any] = [None] * self.ranks
+            distributed.all_gather_object(met, batch.damage, group=self.control)
+            fresh = list({damage.model_dump_json(): damage for part in met for damage in part}.values())
+            self.loader.around(fresh, self.step)
+            lost += fresh
+
+    def _fingerprint(self, batch: Batch) -> int:
+        """20 bits of what all ranks must have in common, so that the sum of squares is exact in fp64."""
+        state = (
+            f"{batch.step} {self.step} {self.receipt.now} {self.loader.data.feed.overlay.model_dump_json()}"
+        )
+        return zlib.crc32(state.encode()) >> 12
 
     def advance(self, stop: bool) -> bool:
         """One optimizer step; returns whether any rank was asked to stop.
@@ -215,30 +309,51 @@ class Run:
         Raises:
             TrainingError: loss or gradient norm is not finite.
         """
-        job, number = self.job, self.step + 1
-        batch = torch.from_numpy(self.loader.step(self.step)).to(self.engine.device)
+        job, number, width = self.job, self.step + 1, self.job.parallel.micro_batch
+        batch, read = self.next_batch()
+        receipt = chain(self.receipt, self.step, read.mark)
+        self._compare(number, receipt, read)
+        data = self.loader.data
+        rows = data.feed.span(self.step)[1] * data.pieces.at(self.step)
+        most = math.ceil(rows / self.ranks)  # rows of a rank; all do as many micro-batches
+        micro_batches = math.ceil(most / width)
         loss_sum = 0.0
-        for start in range(0, len(batch), job.parallel.micro_batch):
-            if start:
-                self.engine.step()  # between micro-batches it only counts
-            part = batch[start : start + job.parallel.micro_batch]
-            loss = token_losses(self.engine(part[:, :-1]), part[:, 1:]).mean()
-            self.engine.backward(loss)
-            loss_sum += loss.item() * len(part)
+        for start in range(0, micro_batches * width, width):
+            self.engine.set_gradient_accumulation_boundary(start + width >= micro_batches * width)
+            inputs, targets = _micro_batch(batch, start, width)
+            logits = self.engine(inputs.to(self.engine.device))
+            loss = token_losses(logits, targets.to(self.engine.device)).sum()
+            self.engine.backward(loss * (self.ranks / max(1, read.targets)))  # DeepSpeed averages over ranks
+            loss_sum += loss.item()
         total, stops = self._sum(loss_sum, float(stop))
-        loss_mean = total / job.train.global_batch
+        loss_mean = total / max(1, read.targets)
         if not math.isfinite(loss_mean):
             raise non_finite(number, "loss", loss_mean)
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, job.train)
+            group["lr"] = learning_rate(self.step, self.steps, job.train)
         self.engine.step()
         norm = float(self.engine.get_global_grad_norm())
         if not math.isfinite(norm):
             raise non_finite(number, "gradient norm", norm)
-        self.step = number
+        self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
         self.losses.append(loss_mean)
+        self.marks.append(read.mark)
         self.grad_norms.append(norm)
         return stops > 0
+
+    def _compare(self, number: int, receipt: Receipt, read: Read) -> None:
+        """Compares with what an attempt before this one read in the step, unless there was damage since.
+
+        Raises:
+            TrainingError: it read something else.
+        """
+        if read.damage:
+            self.expected.clear()
+        before = self.expected.get(number, receipt.now)
+        if before != receipt.now:
+            raise diverged(
+                number, f"an attempt before this one had receipt {before}, here it is {receipt.now}"
+            )
 
     @torch.no_grad()
     def held_out(self) -> HeldOut | None:
@@ -269,7 +384,7 @@ class Run:
         job = self.job
         place, local = f"{job.attempt}/checkpoint-{self.step:09d}", job.scratch / rank_file(self.rank)
         parts = write_rank(self.engine, self.rank, local)
-        mine = (parts, file_digest(local), self.loader.take_marks())
+        mine = (parts, file_digest(local))
         self.store.upload(local, f"{place}/{local.name}")
         local.unlink()
         gathered: list[Any] | None = [None] * self.ranks if self.rank == 0 else None
@@ -278,32 +393,34 @@ class Run:
         distributed.barrier(group=self.control)  # a rank that leaves early would have rank 0 killed
         return digest
 
-    def _commit(self, place: str, gathered: list[tuple[list[Part], str, Marks]]) -> str:
+    def _commit(self, place: str, gathered: list[tuple[list[Part], str]]) -> str:
         job = self.job
-        marks = np.concatenate([marks for _, _, marks in gathered], axis=1)
-        self.receipt = chain(self.receipt, marks)
         history = History(
             loss=tuple(self.losses),
             grad_norm=tuple(self.grad_norms),
             held_out=tuple(self.measured),
-            receipt=self.receipt,
+            receipt=self.receipt.now,
+            marks=tuple(self.marks),
         )
         local = job.scratch / HISTORY
         local.write_text(history.model_dump_json())
         index = Index(
             step=self.step,
-            samples=self.step * job.train.global_batch,
-            receipt=self.receipt,
+            samples=self.loader.data.feed.span(self.step)[0],
+            tokens=self.tokens,
+            before=self.receipt.before,
+            receipt=self.receipt.now,
+            overlay=self.loader.data.feed.overlay,
             config=identity(job.train),
             dataset=job.dataset,
             tokenizer=job.tokenizer_digest,
             vocab_size=self.held_out_stream.vocab_size,
             ranks=self.ranks,
             tensors={name: tuple(p.shape) for name, p in self.model.named_parameters()},
-            parts=tuple(part for parts, _, _ in gathered for part in parts),
+            parts=tuple(part for parts, _ in gathered for part in parts),
             files={
                 HISTORY: file_digest(local),
-                **{rank_file(rank): digest for rank, (_, digest, _) in enumerate(gathered)},
+                **{rank_file(rank): digest for rank, (_, digest) in enumerate(gathered)},
             },
         )
         check_coverage(index.tensors, index.parts)
@@ -311,14 +428,53 @@ class Run:
         local = job.scratch / INDEX
         local.write_bytes(index.to_bytes())
         self.store.upload(local, f"{place}/{INDEX}")
-        tokens = index.samples * job.train.sequence_length
         weights = Artifact(
-            Output(digest=index.digest, tokens=tokens, facts={"step": self.step}), place, self.store
+            Output(digest=index.digest, tokens=index.tokens, facts={"step": self.step}), place, self.store
         )
         Journal(self.store, job.run).append(
-            self.step, weights, job.fence, self.receipt, job.parallel.keep_last
+            self.step, weights, job.fence, self.receipt.now, job.parallel.keep_last
         )
         return index.digest
+
+
+def together(control: Any, action: Callable[[], T]) -> T:
+    """What `action` returns; if one rank fails, all raise, so that none waits for it for ever."""
+    error: Exception | None = None
+    try:
+        found = action()
+    except Exception as caught:
+        error = caught
+    if _summed(control, float(error is not None))[0]:
+        raise error or CheckpointError("another rank cannot start", "see its log")
+    return found
+
+
+def _summed(control: Any, *values: float) -> list[float]:
+    total = torch.tensor(values, dtype=torch.float64)
+    distributed.all_reduce(total, group=control)
+    return list(total.tolist())
+
+
+def _bits(mark: Mark) -> list[int]:
+    """A mark as numbers whose sums over ranks are exact in fp64: halves of 64 bits, then 32 bits."""
+    return [mark.samples >> 32, mark.samples & LOW, *(mark.tokens >> bit & 1 for bit in range(32))]
+
+
+def _joined(sums: list[float]) -> str:
+    """The mark of a step, from the sums over its ranks."""
+    high, low, *bits = (int(value) for value in sums)
+    return str(
+        Mark(((high << 32) + low) % (1 << 64), sum((bit & 1) << place for place, bit in enumerate(bits)))
+    )
+
+
+def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of some rows; where there are none, one row without a target."""
+    inputs, targets = batch.inputs[start : start + width], batch.targets[start : start + width]
+    if not len(inputs):
+        inputs = np.zeros((1, batch.inputs.shape[1]), np.int64)
+        targets = np.full_like(inputs, IGNORED)
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 def optimizer(model: Decoder, train: TrainConfig) -> torch.optim.AdamW:
@@ -330,6 +486,14 @@ def optimizer(model: Decoder, train: TrainConfig) -> torch.optim.AdamW:
         {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=train.betas)
+
+
+def diverged(step: int, what: str) -> TrainingError:
+    """The error of ranks or attempts that do not read the same."""
+    return TrainingError(
+        f"step {step}: {what}; all ranks stopped, nothing of the step is saved",
+        "`bloomery verify-run` says which checkpoint is right; resume from it, with its code and data",
+    )
 
 
 def non_finite(step: int, what: str, value: float) -> TrainingError:

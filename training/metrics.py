@@ -6,7 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 Values = dict[str, float]
 
@@ -17,26 +17,39 @@ class MetricLog:
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = open(path, "a", buffering=1)  # noqa: SIM115  lives as long as the log
 
-    def write(self, step: int, values: Values) -> None:
-        """Logs values of `step`, with the time."""
-        self._file.write(json.dumps({"step": step, "time": time.time(), **values}) + "\n")
+    def write(self, step: int, values: Values, receipt: str = "") -> None:
+        """Logs values of `step`, with the time, and of a training step with its receipt."""
+        about = {"step": step, "time": time.time(), **values}
+        self._file.write(json.dumps(about | ({"receipt": receipt} if receipt else {})) + "\n")
 
 
-def cut(path: Path, step: int) -> None:
-    """Drops the lines beyond `step`, which a run that resumes there writes again; makes the log's folder."""
+def cut(path: Path, step: int) -> dict[int, str]:
+    """Drops the lines beyond `step`, which a run that resumes there writes again; makes the log's folder.
+
+    Returns:
+        Step -> receipt of those lines, up to the first that lost tokens: whoever reads on may have a copy.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    kept, receipts, lost = [], {}, False
+    for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
+        about = _parsed(line)
+        if about and about["step"] <= step:
+            kept.append(line)
+        lost = lost or bool(about and about.get("tokens_lost"))
+        if about and about["step"] > step and "receipt" in about and not lost:
+            receipts[about["step"]] = about["receipt"]
     if path.exists():
-        kept = [line for line in path.read_text().splitlines(keepends=True) if _within(line, step)]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(kept))
         os.replace(temporary, path)
+    return receipts
 
 
-def _within(line: str, step: int) -> bool:
+def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        return line.endswith("\n") and json.loads(line)["step"] <= step
+        return dict(json.loads(line)) if line.endswith("\n") else None
     except ValueError:  # a line that a kill cut short
-        return False
+        return None
 
 
 def step_line(step: int, steps: int, values: Values, seconds_a_step: float) -> str:

@@ -70,7 +70,7 @@ class Mirror:
                 )
             self._failed = True
 
-    def _new_lines(self) -> tuple[list[dict[str, float]], int]:
+    def _new_lines(self) -> tuple[list[dict[str, Any]], int]:
         if not self.path.exists():
             return [], 0
         with open(self.path, "rb") as file:
@@ -78,7 +78,7 @@ class Mirror:
             whole = file.read().rpartition(b"\n")[0]
         return [json.loads(line) for line in whole.splitlines()], self._sent + len(whole) + bool(whole)
 
-    def _log_batches(self, lines: list[dict[str, float]]) -> None:
+    def _log_batches(self, lines: list[dict[str, Any]]) -> None:
         if self._client is None:
             self._client, self._id = connect(self.name, self.run)
         from mlflow.entities import Metric
@@ -87,8 +87,10 @@ class Mirror:
             Metric(key, value, int(line["time"] * 1000), int(line["step"]))
             for line in lines
             for key, value in line.items()
-            if key not in ("step", "time")
+            if key not in ("step", "time", "receipt")
         ]
+        if read := [line for line in lines if "receipt" in line]:
+            self._client.set_tag(self._id, "bloomery.receipt", f"{read[-1]['step']}:{read[-1]['receipt']}")
         for start in range(0, len(metrics), BATCH):
             self._client.log_batch(self._id, metrics=metrics[start : start + BATCH])
 

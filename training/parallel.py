@@ -16,9 +16,10 @@ from bloomery.config.training import ParallelConfig, TrainConfig
 def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, Any]:
     """The DeepSpeed JSON: ZeRO-1, fp32 or bf16 with fp32 accumulation, clipping by the global norm."""
     config: dict[str, Any] = {
-        "train_batch_size": train.global_batch,
+        # the loop says where a step ends, and divides by its targets: steps differ in both
+        "train_batch_size": parallel.micro_batch * parallel.ranks,
         "train_micro_batch_size_per_gpu": parallel.micro_batch,
-        "gradient_accumulation_steps": train.global_batch // (parallel.micro_batch * parallel.ranks),
+        "gradient_accumulation_steps": 1,
         "gradient_clipping": train.clip,
         "zero_optimization": {"stage": parallel.zero_stage},
         "steps_per_print": 1 << 62,
@@ -55,14 +56,14 @@ def start_engine(device: str, meet: str = "env://") -> None:
     )
 
 
-def learning_rate(step: int, train: TrainConfig) -> float:
-    """Learning rate of step `step` (from 0): linear warm-up, then a cosine down to the minimum.
+def learning_rate(step: int, steps: int, train: TrainConfig) -> float:
+    """Learning rate of step `step` (from 0) of `steps`: linear warm-up, then a cosine down to the minimum.
 
     A pure function of the step, so a resume has no scheduler to restore.
     """
     if step < train.warmup_steps:
         return train.learning_rate * (step + 1) / train.warmup_steps
-    done = (step - train.warmup_steps) / max(1, train.steps - train.warmup_steps)
+    done = (step - train.warmup_steps) / max(1, steps - train.warmup_steps)
     return (
         train.min_learning_rate
         + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2

@@ -5,9 +5,9 @@ from bloomery.config.training import TrainConfig
 
 TRAIN = Stage(
     name="train",
-    version=1,
+    version=2,
     config=TrainConfig,
-    inputs={"shards": "shard.shards", "tokenizer": "tokenizer.tokenizer"},
+    inputs={"shards": "shard.shards", "tokenizer": "tokenizer.tokenizer", "mixture": "mixture.plan"},
     libraries=("deepspeed", "torch"),
     body="training.launch:train",
     gates=("shard_gate",),

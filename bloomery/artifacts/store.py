@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from typing_extensions import override
 
@@ -74,6 +74,22 @@ class Store(ABC):
     def fetch(self, key: str, cache: Path) -> Path:
         """A local path with the bytes of `key` (a file, or a folder with all below it): the store's own or a
         copy in `cache`."""
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """Bytes of the file at `key`.
+
+        Raises:
+            StoreError: nothing stands there.
+        """
+
+    @abstractmethod
+    def download(self, key: str, file: BinaryIO) -> None:
+        """Writes the bytes of `key` into an open file, streamed.
+
+        Raises:
+            StoreError: nothing stands there.
+        """
 
     @abstractmethod
     def spark_uri(self, key: str) -> str:
@@ -186,6 +202,15 @@ class LocalStore(Store):
         if not path.exists():
             raise StoreError(f"{self.uri}: {key} does not exist", "run the stage that makes it again")
         return path
+
+    @override
+    def size(self, key: str) -> int:
+        return self.fetch(key, self.root).stat().st_size
+
+    @override
+    def download(self, key: str, file: BinaryIO) -> None:
+        with open(self.fetch(key, self.root), "rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)
 
     @override
     def spark_uri(self, key: str) -> str:
@@ -351,6 +376,17 @@ class S3Store(Store):
             temporary.unlink(missing_ok=True)
 
     @override
+    def size(self, key: str) -> int:
+        with _named(self.uri, key):
+            answer = self._client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+        return int(answer["ContentLength"])
+
+    @override
+    def download(self, key: str, file: BinaryIO) -> None:
+        with _named(self.uri, key):
+            self._client.download_fileobj(self.bucket, self.prefix + key, file)
+
+    @override
     def spark_uri(self, key: str) -> str:
         return f"s3a://{self.bucket}/{self.prefix}{key}"
 
@@ -358,13 +394,13 @@ class S3Store(Store):
 @contextlib.contextmanager
 def _named(uri: str, key: str) -> Iterator[None]:
     """Turns botocore's errors into ours, with the store and key in them."""
-    from boto3.exceptions import S3UploadFailedError
+    from boto3.exceptions import RetriesExceededError, S3UploadFailedError
     from botocore import exceptions
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+    except (exceptions.ConnectionError, exceptions.HTTPClientError, RetriesExceededError) as error:
         raise StoreUnavailableError(
             f"{uri}: {key}: {error}", "check that the store runs and that the endpoint is right"
         ) from error

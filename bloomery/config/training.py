@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -34,13 +35,63 @@ class ModelConfig(Config):
         return self
 
 
+class WeightsConfig(Config):
+    """Weights of the sources from a step on, in place of those before."""
+
+    from_step: int = Field(ge=0, description="step at which the weights begin to change")
+    weights: dict[str, float] = Field(description="share of each source, relative to the others'")
+    over_steps: int = Field(0, ge=0, description="steps that the way to them takes; 0 is at once")
+    curve: Literal["linear", "cosine"] = Field("linear", description="of that way")
+
+
+class RampConfig(Config):
+    """A value that holds until a step."""
+
+    until_step: int = Field(ge=1, description="first step at which it does not hold any more")
+    value: int = Field(ge=1, description="sequences a step, or tokens a sequence")
+
+
+class ScheduleConfig(Config):
+    """What a run reads, step by step."""
+
+    mixture: tuple[WeightsConfig, ...] = Field(
+        (), description="weights of the sources by step; none: those of corpus.mixture throughout"
+    )
+    batch: tuple[RampConfig, ...] = Field((), description="sequences a step before it is train.global_batch")
+    length: tuple[RampConfig, ...] = Field(
+        (),
+        description="tokens a sequence before it is train.sequence_length; divisors of it",
+    )
+    packing: Literal["concat", "best_fit"] = Field(
+        "concat", description="documents one after the other, or whole ones in bins (arXiv:2404.10830)"
+    )
+    documents: int = Field(64, ge=1, description="most documents of a bin")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name, steps in (
+            ("mixture", [0, *(entry.from_step + 1 for entry in self.mixture)]),
+            ("batch", [0, *(entry.until_step for entry in self.batch)]),
+            ("length", [0, *(entry.until_step for entry in self.length)]),
+        ):
+            if any(b <= a for a, b in pairwise(steps)):
+                raise ValueError(f"the steps of schedule.{name} must rise")
+        for entry in self.mixture:
+            if any(weight < 0 for weight in entry.weights.values()) or not sum(entry.weights.values()):
+                raise ValueError(f"weights {entry.weights}: each at least 0, one of them above")
+        return self
+
+
 class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
     model: ModelConfig = Field(ModelConfig(), description="model")
     sequence_length: int = Field(256, ge=8, description="tokens a sequence")
     global_batch: int = Field(8, ge=1, description="sequences a step over all ranks")
-    steps: int = Field(200, ge=1, description="optimizer steps")
+    steps: int | None = Field(
+        200, ge=1, description="optimizer steps; none: until the token budget of corpus.mixture is read"
+    )
+    schedule: ScheduleConfig = Field(ScheduleConfig(), description="mixture, ramps and packing")
     learning_rate: float = Field(2e-3, gt=0, description="peak learning rate")
     warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
     min_learning_rate: float = Field(2e-4, ge=0, description="learning rate at the end of the cosine")
@@ -53,9 +104,14 @@ class TrainConfig(Config):
     held_out_sequences: int = Field(32, ge=1, description="sequences of a held-out loss while training")
 
     @model_validator(mode="after")
-    def _warmup_fits(self) -> Self:
-        if self.warmup_steps >= self.steps:
+    def _fits(self) -> Self:
+        if self.steps is not None and self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
+        for entry in self.schedule.length:
+            if self.sequence_length % entry.value:
+                raise ValueError(
+                    f"schedule.length {entry.value} does not divide sequence_length {self.sequence_length}"
+                )
         return self
 
 
@@ -71,3 +127,8 @@ class ParallelConfig(Config):
     threads: int = execution(1, ge=1, description="CPU threads a rank")
     checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
     keep_last: int = execution(3, ge=1, description="checkpoints that stay live")
+    cache_bytes: int = execution(
+        64 << 30,
+        ge=1 << 20,
+        description="most bytes of shards that a node keeps of a dataset in an object store",
+    )

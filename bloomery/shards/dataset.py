@@ -158,6 +158,10 @@ class Stream:
     def _total(self, before: npt.NDArray[np.uint64], held: npt.NDArray[np.uint64]) -> int:
         return int(before[-1]) + int(held[-1]) if len(self.table) else 0
 
+    def start(self, number: int) -> int:
+        """Position of the first token of a shard; of the last one's successor, all tokens."""
+        return int(self.table.tokens_before[number]) if number < len(self.table) else self.tokens
+
     def shards_at(self, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """Numbers of the shards that hold the tokens at `positions` of the stream: [positions]."""
         wanted = positions.astype(np.uint64)  # another type would make the search copy the column

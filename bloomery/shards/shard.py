@@ -27,6 +27,7 @@ class Shard:
 
     path: Path
     """Of .bin."""
+    side_path: Path
     info: ShardInfo
     tokens: Tokens
     """Ids of all documents: [tokens]. Call `verify` before use."""
@@ -45,20 +46,37 @@ class Shard:
         Raises:
             DamagedError: a file is absent, or not what the table says.
         """
+        try:
+            return cls._open(folder, info, dtype)
+        except (OSError, ValueError) as error:  # removed or cut short meanwhile, by who fetches it again
+            raise DamagedError(folder / f"{info.name}.bin", f"cannot be opened: {error}") from error
+
+    @classmethod
+    def _open(cls, folder: Path, info: ShardInfo, dtype: np.dtype) -> Self:
         path = folder / f"{info.name}.bin"
         _expect(path, _size(path), info.tokens * dtype.itemsize, "bytes")
         index, side = path.with_suffix(".idx"), path.with_suffix(".side")
-        _expect(side, _size(side), info.side_bytes, "bytes")
         _expect(index, _size(index), index_size(info.documents), "bytes")
-        for file, expected in ((index, info.idx_sha256), (side, info.side_sha256)):
-            _expect(file, file_digest(file), expected, "sha256")
-        found = Side.open(side)
-        _expect(side, (found.tokens, len(found.ids)), (info.tokens, info.documents), "tokens, documents")
+        _expect(index, file_digest(index), info.idx_sha256, "sha256")
+        found = open_side(folder, info)
         starts = found.starts.astype(np.int64)
         lengths = starts[1:] - starts[:-1]
         _expect(index, hashlib.sha256(index_bytes(lengths, dtype)).hexdigest(), info.idx_sha256, "lengths of")
         tokens: Tokens = np.memmap(path, dtype, mode="r").view(np.ndarray)
-        return cls(path, info, tokens, found, np.zeros(len(found.blocks), bool))
+        return cls(path, side, info, tokens, found, np.zeros(len(found.blocks), bool))
+
+    def check_sizes(self) -> None:
+        """Checks that no mapped file was cut short since it was opened: reading on would kill the process.
+
+        Raises:
+            DamagedError: names the file. One that was removed meanwhile stays whole for who has it open.
+        """
+        for path, expected in ((self.path, self.tokens.nbytes), (self.side_path, self.info.side_bytes)):
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError:
+                continue
+            _expect(path, found, expected, "bytes")
 
     def verify(self, starts: npt.NDArray[np.integer], stops: npt.NDArray[np.integer]) -> None:
         """Checks the blocks that hold the tokens [start, stop) of each range, unless they were before.
@@ -72,11 +90,12 @@ class Shard:
         """
         size = self.tokens.itemsize
         first, last = starts * size // BLOCK, (stops * size - 1) // BLOCK
-        touched = np.unique(np.concatenate([first, last]))
+        touched = np.concatenate([first, last])
         if (last - first > 1).any():  # ranges longer than a block
-            touched = np.unique(
-                np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
-            )
+            touched = np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)])
+        if self.verified[touched].all():
+            return
+        touched = np.unique(touched)
         data = self.tokens.view(np.uint8)
         for block in touched[~self.verified[touched]].tolist():
             found = crc32c(data[block * BLOCK : (block + 1) * BLOCK].data)
@@ -86,6 +105,15 @@ class Shard:
                     f"MiB {block} has CRC32C {found:08x}, expected {int(self.side.blocks[block]):08x}",
                 )
             self.verified[block] = True
+
+    def damaged(self) -> list[int]:
+        """Numbers of all blocks that are not what was written."""
+        data = self.tokens.view(np.uint8)
+        return [
+            block
+            for block, expected in enumerate(self.side.blocks.tolist())
+            if crc32c(data[block * BLOCK : (block + 1) * BLOCK].data) != expected
+        ]
 
     def read(self, start: int, stop: int) -> Tokens:
         """Tokens [start, stop) of the shard, verified: a view of the file.
@@ -100,6 +128,24 @@ class Shard:
     def document(self, number: int) -> Tokens:
         """Ids of one document, verified: [its length], a view of the file."""
         return self.read(int(self.side.starts[number]), int(self.side.starts[number + 1]))
+
+
+def open_side(folder: Path, info: ShardInfo) -> Side:
+    """Opens the side file of the shard `info` below `folder`.
+
+    Raises:
+        DamagedError: it is absent, or not what the table says.
+    """
+    path = folder / f"{info.name}.side"
+    _expect(path, _size(path), info.side_bytes, "bytes")
+    try:
+        found = file_digest(path)
+    except OSError as error:
+        raise DamagedError(path, f"cannot be read: {error.strerror}") from error
+    _expect(path, found, info.side_sha256, "sha256")
+    side = Side.open(path)
+    _expect(path, (side.tokens, len(side.ids)), (info.tokens, info.documents), "tokens, documents")
+    return side
 
 
 def _expect(path: Path, found: object, expected: object, what: str) -> None:

@@ -8,32 +8,28 @@ Neighbours share one token, so each token but the first is a target exactly once
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bloomery.shards.dataset import Dataset, Stream
+from bloomery.shards.dataset import Dataset
 from bloomery.shards.format import ShardError
-from bloomery.shards.shard import Shard
+from bloomery.shards.reader import Fetch, InPlace, Shards
 
 Sequences = npt.NDArray[np.int64]
-OPEN = 8
-"""Shards that are kept open."""
 
 
 @dataclass(frozen=True)
 class TokenStream:
     """All tokens of one split, source after source in the order of their names."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[Shards, ...]
     ends: npt.NDArray[np.int64]
     """Position where each stream ends: [streams]."""
     vocab_size: int
-    shards: dict[tuple[int, int], Shard] = field(default_factory=dict)
-    """Those that are open, by numbers of stream and shard."""
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Self:
@@ -42,9 +38,13 @@ class TokenStream:
         Raises:
             DamagedError: root or a table is not what was written.
         """
-        dataset = Dataset.open(folder)
-        streams = tuple(dataset.streams(split))
-        ends = np.cumsum([stream.tokens for stream in streams], dtype=np.int64)
+        return cls.of(Dataset.open(folder), split)
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str, fetch: Fetch = InPlace()) -> Self:  # noqa: B008  no state
+        """A split of an open dataset, whose shards `fetch` brings."""
+        streams = tuple(Shards(stream, fetch) for stream in dataset.streams(split))
+        ends = np.cumsum([shards.stream.tokens for shards in streams], dtype=np.int64)
         return cls(streams, ends, dataset.manifest.policy.vocab_size)
 
     def __len__(self) -> int:
@@ -75,19 +75,12 @@ class TokenStream:
     def _read(self, start: int, out: npt.NDArray[np.int64]) -> None:
         done = 0
         while done < len(out):  # a sequence may run over into the next shards and sources
-            stream = int(np.searchsorted(self.ends, start + done, "right"))
-            at = start + done - (int(self.ends[stream]) - self.streams[stream].tokens)
-            number = int(self.streams[stream].shards_at(np.array([at]))[0])
-            shard = self._open(stream, number)
-            at -= int(self.streams[stream].table.tokens_before[number])
+            number = int(np.searchsorted(self.ends, start + done, "right"))
+            shards, stream = self.streams[number], self.streams[number].stream
+            at = start + done - (int(self.ends[number]) - stream.tokens)
+            number = int(stream.shards_at(np.array([at]))[0])
+            shard = shards.open(number)
+            at -= stream.start(number)
             piece = shard.read(at, min(at + len(out) - done, shard.info.tokens))
             out[done : done + len(piece)] = piece
             done += len(piece)
-
-    def _open(self, stream: int, number: int) -> Shard:
-        key = (stream, number)
-        if key not in self.shards:
-            if len(self.shards) == OPEN:
-                del self.shards[next(iter(self.shards))]
-            self.shards[key] = self.streams[stream].shard(number)
-        return self.shards[key]

@@ -36,7 +36,18 @@ def test_every_config_of_the_project_is_valid(path):
         (SMALL + "train: {steps: 0}", ["train.steps", "greater than or equal to 1", "found 0"]),
         (SMALL + "train: {learning_rate: .nan}", ["train.learning_rate", "finite number"]),
         (SMALL + "train: {warmup_steps: 500, steps: 400}", ["warmup_steps 500 must be less than steps 400"]),
-        (SMALL + "train: {global_batch: 10}", ["global_batch 10 is not a multiple of ranks 2 x micro_batch"]),
+        (
+            SMALL + "train: {schedule: {length: [{until_step: 9, value: 48}]}}",
+            ["schedule.length 48 does not divide sequence_length 256"],
+        ),
+        (
+            SMALL + "train: {schedule: {batch: [{until_step: 9, value: 2}, {until_step: 9, value: 4}]}}",
+            ["steps of schedule.batch must rise"],
+        ),
+        (
+            SMALL + "train: {schedule: {mixture: [{from_step: 9, weights: {a: 0}}]}}",
+            ["train.schedule", "each at least 0, one of them above"],
+        ),
         (SMALL + "release: {auto_approve: true}", ["auto_approve is for the run named demo only"]),
         (
             SMALL + "execution: {spark: {remote: 'spark://x'}}",

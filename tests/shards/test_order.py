@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bloomery.shards.order import Order, permute
+from bloomery.shards.order import Order, block_size, permute, unpermute
 
 MASK = (1 << 64) - 1
 KEY = bytes(range(48))
 VECTOR_10 = [1, 2, 4, 6, 9, 8, 3, 5, 0, 7]
 VECTOR_100_000 = "a62d8508443159053d6f91ad3baf4a11173f583802b86bbce16f302b8bfaa7b5"
-VECTOR_ORDER = [831, 836, 286, 790, 419, 944, 340, 986, 448, 347]
+VECTOR_ORDER = [64, 197, 225, 16, 78, 987, 925, 931, 967, 934]
 
 
 def scalar(index: int, length: int, key: bytes) -> int:
@@ -47,7 +47,7 @@ def test_published_vectors():
     assert permute(np.arange(10), 10, KEY).tolist() == VECTOR_10
     image = permute(np.arange(100_000), 100_000, KEY)
     assert hashlib.sha256(image.astype("<i8").tobytes()).hexdigest() == VECTOR_100_000
-    assert Order("ab" * 32, 7, 1000).sequences(1995, 10).tolist() == VECTOR_ORDER
+    assert Order("ab" * 32, "web", 7, 1000, 300).samples(np.arange(1895, 1905)).tolist() == VECTOR_ORDER
 
 
 @given(st.integers(1, 1 << 62), st.binary(min_size=48, max_size=48), st.data())
@@ -63,25 +63,54 @@ def test_is_a_bijection(length, key):
     assert sorted(permute(np.arange(length), length, key)) == list(range(length))
 
 
-@given(st.integers(1, 300), st.integers(0, 5), st.lists(st.integers(1, 200), min_size=1, max_size=6))
+@given(st.integers(1, 1 << 62), st.binary(min_size=48, max_size=48), st.data())
 @settings(max_examples=60, deadline=None)
-def test_does_not_depend_on_slicing(length, seed, counts):
-    order, whole = Order("d" * 64, seed, length), sum(counts)
+def test_has_an_inverse(length, key, data):
+    index = np.array(data.draw(st.lists(st.integers(0, length - 1), min_size=1, max_size=5)))
+    assert unpermute(permute(index, length, key), length, key).tolist() == index.tolist()
+
+
+orders = st.builds(
+    lambda length, block, seed: Order("d" * 64, "web", seed, length, min(block, length)),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.integers(0, 5),
+)
+
+
+@given(orders, st.lists(st.integers(1, 200), min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_does_not_depend_on_slicing(order, counts):
     ends = np.cumsum([0, *counts])
-    pieces = [order.sequences(int(a), int(b - a)) for a, b in pairwise(ends)]
-    assert np.concatenate(pieces).tolist() == order.sequences(0, whole).tolist()
+    pieces = [order.samples(np.arange(a, b)) for a, b in pairwise(ends)]
+    assert np.concatenate(pieces).tolist() == order.samples(np.arange(ends[-1])).tolist()
 
 
-def test_each_epoch_reads_everything_once_in_an_order_of_its_own():
-    order = Order("d" * 64, 1, 997)
-    epochs = [order.sequences(997 * epoch, 997) for epoch in range(3)]
-    assert all(sorted(epoch) == list(range(997)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 3
+@given(orders)
+@settings(max_examples=60, deadline=None)
+def test_each_epoch_reads_everything_once_and_a_super_block_at_a_time(order):
+    for epoch in range(3):
+        positions = np.arange(order.length * epoch, order.length * (epoch + 1))
+        samples = order.samples(positions)
+        assert sorted(samples) == list(range(order.length))
+        assert order.positions(samples, epoch).tolist() == positions.tolist()
+        for start in range(0, order.length, order.block):
+            first, size = order.block_at(int(positions[start]))
+            assert sorted(samples[start : start + order.block]) == list(range(first, first + size))
 
 
-def test_seed_and_epoch_do_not_stand_for_each_other():
-    assert Order("d" * 64, 1, 997).key(2) != Order("d" * 64, 2, 997).key(1)
-    assert Order("d" * 64, 1, 997).key(0) != Order("e" * 64, 1, 997).key(0)
+def test_epochs_seeds_and_streams_do_not_stand_for_each_other():
+    def read(seed, epoch, stream="web", root="d" * 64):
+        return tuple(Order(root, stream, seed, 997, 100).samples(np.arange(997) + 997 * epoch))
+
+    seen = [read(1, 2), read(2, 1), read(1, 1), read(1, 1, stream="code"), read(1, 1, root="e" * 64)]
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_super_block_is_about_32_shards():
+    assert block_size(samples=1_000_000, shards=320) == 100_000
+    assert block_size(samples=10, shards=2) == 10
+    assert block_size(samples=3, shards=1000) == 1
 
 
 def test_leaves_no_visible_structure():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bloomery.artifacts.journal import Checkpoint, Journal
 from bloomery.artifacts.run import artifact
-from bloomery.artifacts.store import S3Store
+from bloomery.artifacts.store import LocalStore, S3Store
 from bloomery.config.training import ParallelConfig, TrainConfig
 from tests.training.world import SPREAD, TINY, World
 from training.job import Failure, Job
@@ -32,6 +32,7 @@ class Ranks:
         train: TrainConfig = TINY,
         parallel: ParallelConfig = SPREAD,
         resume: Checkpoint | None = None,
+        **about: object,
     ) -> Job:
         """The next attempt's job; opens the journal for it."""
         self.fence += 1
@@ -51,8 +52,12 @@ class Ranks:
             run=self.run,
             fence=self.fence,
             attempt=f"data/train/{self.run}/{self.fence:06d}",
-            shards=shards.local(self.folder),
+            shards=shards.local(self.folder) if isinstance(store, LocalStore) else self.folder / "cache",
+            place=shards.place,
             dataset=shards.output.digest,
+            mixture=artifact(store, self.world.upstream["mixture"], "plan").local(self.folder),
+            tables=self.folder / "tables",
+            **about,
             tokenizer=tokenizer.local(self.folder),
             tokenizer_digest=tokenizer.output.digest,
             resume=weights.local(self.folder) if weights else None,

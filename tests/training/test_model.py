@@ -47,18 +47,15 @@ def test_tied_embeddings_have_no_head():
 
 def test_learning_rate_warms_up_then_falls_to_the_minimum():
     train = TrainConfig(steps=100, warmup_steps=10, learning_rate=1e-3, min_learning_rate=1e-4)
-    rates = [learning_rate(step, train) for step in range(101)]
+    rates = [learning_rate(step, 100, train) for step in range(101)]
     assert rates[0] == pytest.approx(1e-4)
     assert rates[9] == rates[10] == 1e-3
     assert sorted(rates[10:], reverse=True) == rates[10:]
     assert rates[100] == pytest.approx(1e-4)
 
 
-def test_deepspeed_gets_the_batch_that_the_config_says():
-    config = deepspeed_config(
-        TrainConfig(global_batch=32, dtype="bf16"), ParallelConfig(ranks=2, micro_batch=4)
-    )
-    assert config["gradient_accumulation_steps"] == 4
-    assert config["train_batch_size"] == 32
+def test_bf16_accumulates_in_fp32():
+    config = deepspeed_config(TrainConfig(dtype="bf16"), ParallelConfig(ranks=2, micro_batch=4))
+    assert config["train_batch_size"] == 8
     assert config["zero_optimization"]["stage"] == 1
     assert config["data_types"] == {"grad_accum_dtype": "fp32"}

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from bloomery.artifacts.digests import file_digest
-from bloomery.config.training import ParallelConfig
-from bloomery.shards.stream import TokenStream
-from tests.training.ranks import forked
-from tests.training.world import SPREAD, TINY
+from bloomery.config.training import ParallelConfig, ScheduleConfig
+from bloomery.shards.overlay import Overlay
+from tests.training.ranks import Ranks, forked
+from tests.training.world import SPREAD, TINY, make_world
 from training.checkpoint import MASTER, MOMENTS, Reader
+from training.data import open_job
+from training.job import TrainingError
 from training.layout import HISTORY, History
-from training.loader import FIRST_RECEIPT, Loader, chain
+from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
 from training.loop import Run, optimizer
 from training.model import Decoder, token_losses
 from training.parallel import learning_rate, start_engine
@@ -34,23 +36,24 @@ def history(ranks, checkpoint):
 def one_process(job):
     """Plain torch: no DeepSpeed, no ranks, the whole batch at once."""
     train = job.train
-    model = Decoder(train.model, TokenStream.open(job.shards, "train").vocab_size)
+    data, _ = open_job(job, Overlay())
+    model = Decoder(train.model, data.dataset.manifest.policy.vocab_size)
     model.initialise(train.seed)
     adam = optimizer(model, train)
-    stream = TokenStream.open(job.shards, "train")
-    loader = Loader(stream, job.dataset, train.seed, train.sequence_length, train.global_batch, 0, 1)
-    losses, norms = [], []
-    for step in range(train.steps):
-        batch = torch.from_numpy(loader.step(step))
-        loss = token_losses(model(batch[:, :-1]), batch[:, 1:]).mean()
+    losses, norms, receipt, steps = [], [], FIRST_RECEIPT, data.feed.steps
+    for step in range(steps):
+        [batch] = read_steps(data, plan_steps(data, step, 1, 0, 1))
+        targets = torch.from_numpy(batch.targets)
+        loss = token_losses(model(torch.from_numpy(batch.inputs)), targets).sum() / (targets >= 0).sum()
         adam.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)))
         for group in adam.param_groups:
-            group["lr"] = learning_rate(step, train)
+            group["lr"] = learning_rate(step, steps, train)
         adam.step()
         losses.append(loss.item())
-    return losses, norms, chain(FIRST_RECEIPT, loader.take_marks()), dict(model.named_parameters())
+        receipt = chain(receipt, step, str(batch.mark))
+    return losses, norms, receipt.now, dict(model.named_parameters())
 
 
 def test_two_ranks_equal_one_process(ranks):
@@ -67,6 +70,95 @@ def test_two_ranks_equal_one_process(ranks):
     assert ours.loss[-1] < ours.loss[0] - 1
     for name, weight in reader(ranks, last).weights().items():
         assert (weight - weights[name]).abs().max() < 1e-4, name
+
+
+RAMPS = ScheduleConfig(
+    packing="best_fit",
+    batch=({"until_step": 3, "value": 5},),
+    length=({"until_step": 6, "value": 8},),
+)
+
+
+@pytest.mark.parametrize(
+    "train, width",
+    [
+        (TINY, 3),
+        (TINY.model_copy(update={"schedule": RAMPS}), 2),
+        (TINY.model_copy(update={"steps": None}), 2),
+    ],
+    ids=["three ranks", "packed, ramps", "token budget"],
+)
+def test_ranks_that_do_not_divide_the_batch_equal_one_process(ranks, train, width):
+    """Rows are padded to equal micro-batches; the loss is the mean over all targets of the step."""
+    job = ranks.job(train, ParallelConfig(ranks=width, micro_batch=2, checkpoint_every=100, device="cpu"))
+    assert ranks.train(job) == [None] * width
+    losses, norms, receipt, weights = one_process(job)
+    last = ranks.journal.head()
+    ours = history(ranks, last)
+    assert last.receipt == receipt
+    assert np.abs(np.array(ours.loss) - losses).max() < 1e-5
+    assert np.allclose(ours.grad_norm, norms, rtol=1e-4)
+    for name, weight in reader(ranks, last).weights().items():
+        assert (weight - weights[name]).abs().max() < 1e-4, name
+
+
+def test_all_ranks_read_around_damage_and_a_resume_knows_it(tmp_path):
+    world = make_world(tmp_path / "store")
+    ranks = Ranks(world, tmp_path / "ranks", "f" * 64)
+    parallel = SPREAD.model_copy(update={"checkpoint_every": 12})
+    job = ranks.job(parallel=parallel)
+    victim = sorted((job.shards / "train" / "corpus").glob("*.bin"))[0]
+    data = bytearray(victim.read_bytes())
+    data[100] ^= 4
+    victim.write_bytes(data)
+    assert ranks.train(job) == [None, None]
+    index = reader(ranks, ranks.journal.head()).index
+    assert [entry.source for entry in index.overlay.quarantined] == ["corpus"]
+    assert victim.name in (job.logs / "metrics.jsonl").read_text() or "tokens_lost" in job.metrics.read_text()
+    first = ranks.journal.head()
+    again = ranks.job(parallel=parallel, resume=ranks.at(12))
+    assert ranks.train(again) == [None, None]
+    assert ranks.journal.head().receipt == first.receipt
+    assert ranks.journal.head().manifest.outputs == first.manifest.outputs
+    resumed, _ = open_job(job, index.overlay)
+    receipt = FIRST_RECEIPT
+    for step in range(20):
+        [batch] = read_steps(resumed, plan_steps(resumed, step, 1, 0, 1))
+        assert not batch.damage or step < index.overlay.quarantined[0].since
+        receipt = chain(receipt, step, str(batch.mark))
+    assert receipt.now == first.receipt
+
+
+def test_a_resume_that_reads_something_else_ends_at_the_first_step(ranks):
+    ranks.train(ranks.job(), stop_at=4)
+    ended = ranks.train(ranks.job(resume=ranks.at(4), receipts={5: "0" * 64}))
+    assert {failure.kind for failure in ended} == {"TrainingError"}
+    assert "step 5: an attempt before this one had receipt 0000" in ended[0].what
+
+    job = ranks.job(resume=ranks.at(4))
+
+    def other_receipt(rank):
+        start_engine("cpu")
+        run = Run.start(job, rank, 2)
+        run.receipt = run.receipt._replace(now="0" * 64)
+        with pytest.raises(TrainingError, match="step 4: the checkpoint's run has receipt 0000"):
+            run._check_last_step()
+
+    assert forked(2, job.logs, other_receipt) == [None, None]
+
+
+def test_ranks_that_are_apart_are_found_at_the_first_step(ranks):
+    job = ranks.job()
+
+    def apart(rank):
+        start_engine("cpu")
+        run = Run.start(job, rank, 2)
+        run.advance(stop=False)
+        run.receipt = run.receipt._replace(now=f"{rank}" * 64)
+        with pytest.raises(TrainingError, match="step 2: the ranks are not at one step of one run"):
+            run.advance(stop=False)
+
+    assert forked(2, job.logs, apart) == [None, None]
 
 
 def test_resume_is_bitwise(ranks):

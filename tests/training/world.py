@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from bloomery.artifacts.canonical import sha256
+from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.run import Outcome, commit, run_stage
 from bloomery.artifacts.store import LocalStore, Store
@@ -20,8 +20,9 @@ from bloomery.config.base import Config
 from bloomery.config.gates import ShardGateConfig
 from bloomery.config.run import Execution
 from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
-from bloomery.shards.dataset import Policy
+from bloomery.shards.dataset import Dataset, Policy
 from bloomery.shards.write import Document, write_dataset
+from spark_jobs.mixture import Share
 from training.stages import TRAIN
 
 MODEL = ModelConfig(layers=2, width=36, heads=6, kv_heads=3, ffn_width=50)
@@ -98,7 +99,7 @@ class World:
 
     def sources(self) -> dict[str, str]:
         """What a journal's head says of its inputs."""
-        return {name: self.upstream[name] for name in ("shard", "tokenizer")}
+        return {name: self.upstream[name] for name in ("shard", "tokenizer", "mixture")}
 
     def train(
         self, config: TrainConfig = TINY, parallel: ParallelConfig = SPREAD, log=print, lease: float = 2.0
@@ -135,9 +136,16 @@ def make_world(
     place = "data/shard/s/1/shards"
     with tempfile.TemporaryDirectory() as scratch:
         shards = Output(digest=write_shards(Path(scratch), splits, tokenizer))
+        totals = Dataset.open(Path(scratch)).manifest.streams
         for path in (path for path in Path(scratch).rglob("*") if path.is_file()):
             store.upload(path, f"{place}/{path.relative_to(scratch).as_posix()}")
     upstream["shard"] = put(store, "shard", {}, {"shards": Artifact(shards, place, store)})
+    tokens = totals["train"]["corpus"].tokens
+    share = Share(weight=1.0, tokens=tokens, held=tokens, epochs=1.0, max_epochs=100.0)
+    plan = canonical({"corpus": share._asdict()})
+    store.put_new("data/mixture/m/1/plan", plan)
+    made = {"plan": Artifact(Output(digest=sha256(plan)), "data/mixture/m/1/plan", store)}
+    upstream["mixture"] = put(store, "mixture", {"shards": shards.digest}, made)
     verdict = Output(digest="0" * 64, facts={"passed": True, "failed": []})
     store.put_new("data/shard_gate/v", b"{}")
     upstream["shard_gate"] = put(
