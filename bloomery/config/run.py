@@ -55,6 +55,11 @@ class RunConfig(Config):
                 f"global_batch {self.train.global_batch} is not a multiple of ranks {spread.ranks} x "
                 f"micro_batch {spread.micro_batch} = {spread.ranks * spread.micro_batch}"
             )
+        if self.train.model.hf_class is None:
+            raise ValueError(
+                "no class of transformers holds train.model, so no release could be exported: shared "
+                "experts go without qk_norm; others go with it, or with renormalise and no dense_layers"
+            )
         if self.release.auto_approve and self.name != "demo":
             raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
         return self

@@ -18,8 +18,9 @@ from bloomery.artifacts.run import Outcome, commit, run_stage
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import Config
 from bloomery.config.gates import ShardGateConfig
+from bloomery.config.model import ModelConfig
 from bloomery.config.run import Execution
-from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
+from bloomery.config.training import ParallelConfig, TrainConfig
 from bloomery.shards.format import token_dtype, write_shard
 from training.stages import TRAIN
 
