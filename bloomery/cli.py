@@ -182,6 +182,23 @@ def config(
     console.print(table, width=max(console.width, 150))
 
 
+@app.command(**example("bloomery model 8b"))
+def model(preset: Annotated[str, typer.Argument(help="a preset's name; all if not given")] = "") -> None:
+    """Print what a preset costs: parameters, FLOPs, memory. `train: {model: 8b}` in a config takes it."""
+    from bloomery.config.model import PRESETS
+    from training.size import describe
+
+    if preset and preset not in PRESETS:
+        raise BloomeryError(f"{preset!r} is no preset", f"one of {', '.join(PRESETS)}")
+    chosen = [preset] if preset else list(PRESETS)
+    table = Table("", *chosen, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    columns = [describe(PRESETS[name]) for name in chosen]
+    for row in columns[0]:
+        table.add_row(row, *(column[row] for column in columns))
+    console.print(table, width=max(console.width, 150))
+
+
 # --- artifacts ----------------------------------------------------------------------------------
 
 

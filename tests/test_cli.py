@@ -165,3 +165,11 @@ def test_a_service_that_cannot_start_ends_the_wait_with_its_last_line(tmp_path):
         assert "Traceback" not in done.stdout + done.stderr
     finally:
         assert bloomery(tmp_path, "stop").stdout.strip() == "stopped"
+
+
+def test_a_preset_says_what_it_costs(tmp_path):
+    found = bloomery(tmp_path, "model", "moe-8x7b")
+    assert found.returncode == 0 and "46,702,792,704" in found.stdout and "12,879,925,248" in found.stdout
+    assert "8,030,261,248" in bloomery(tmp_path, "model").stdout
+    unknown = bloomery(tmp_path, "model", "9b")
+    assert unknown.returncode == 1 and "one of demo, 125m, 1b, 8b" in unknown.stdout

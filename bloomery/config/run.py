@@ -48,7 +48,12 @@ class RunConfig(Config):
     execution: Execution = execution(Execution(), description="where and how stages run")
 
     @model_validator(mode="after")
-    def _approval_is_asked_for(self) -> Self:
+    def _can_be_released(self) -> Self:
+        if self.train.model.hf_class is None:
+            raise ValueError(
+                "no class of transformers holds train.model, so no release could be exported: shared "
+                "experts go without qk_norm; others go with it, or with renormalise and no dense_layers"
+            )
         if self.release.auto_approve and self.name != "demo":
             raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
         return self

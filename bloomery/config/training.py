@@ -8,31 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from bloomery.config.base import Config, execution
-
-
-class ModelConfig(Config):
-    """A Llama-style decoder."""
-
-    layers: int = Field(4, ge=1, description="decoder layers")
-    width: int = Field(256, ge=8, description="model width D")
-    heads: int = Field(4, ge=1, description="query heads")
-    kv_heads: int = Field(2, ge=1, description="key and value heads (GQA)")
-    ffn_width: int = Field(688, ge=8, description="hidden width of SwiGLU")
-    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary embedding")
-    norm_eps: float = Field(1e-5, gt=0, description="epsilon of RMSNorm")
-    tied_embeddings: bool = Field(True, description="output projection shares the embedding")
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if (self.width // self.heads) % 2:
-            raise ValueError(
-                f"head width {self.width // self.heads} is odd; rotary embedding needs an even one"
-            )
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
-        return self
+from bloomery.config.model import ModelConfig
 
 
 class WeightsConfig(Config):
@@ -85,7 +61,7 @@ class ScheduleConfig(Config):
 class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
-    model: ModelConfig = Field(ModelConfig(), description="model")
+    model: ModelConfig = Field(ModelConfig(), description="model: its shape, or the name of a preset")
     sequence_length: int = Field(256, ge=8, description="tokens a sequence")
     global_batch: int = Field(8, ge=1, description="sequences a step over all ranks")
     steps: int | None = Field(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
+from bloomery.config.model import ModelConfig
+from bloomery.config.training import ParallelConfig, TrainConfig
 from bloomery.errors import BloomeryError
 from tests.training.world import make_world
 

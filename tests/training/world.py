@@ -18,8 +18,9 @@ from bloomery.artifacts.run import Outcome, commit, run_stage
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import Config
 from bloomery.config.gates import ShardGateConfig
+from bloomery.config.model import ModelConfig
 from bloomery.config.run import Execution
-from bloomery.config.training import ModelConfig, ParallelConfig, TrainConfig
+from bloomery.config.training import ParallelConfig, TrainConfig
 from bloomery.shards.dataset import Dataset, Policy
 from bloomery.shards.write import Document, write_dataset
 from spark_jobs.mixture import Share

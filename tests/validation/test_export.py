@@ -10,10 +10,9 @@ from safetensors.torch import load_file
 
 from bloomery.artifacts.run import artifact, run_stage
 from bloomery.config.release import ExportConfig
-from bloomery.config.training import ModelConfig
 from tests.validation.conftest import CONFIG
 from training.checkpoint import Reader
-from training.model import Decoder, hf_name
+from training.hf import hf_weights
 from validation.evals.evaluate import load_model
 from validation.stages import EVALUATE, EXPORT
 
@@ -70,24 +69,6 @@ def test_bf16_weights_are_rounded_masters(trained, upstream, tmp_path):
     saved = load_file(artifact(store, outcome.digest, "model").local(tmp_path) / "model.safetensors")
     weights = artifact(store, trained.train, "checkpoint")
     masters = Reader(weights.local(tmp_path), weights.output.digest).weights()
-    assert all(torch.equal(saved[hf_name(n)], w.to(torch.bfloat16)) for n, w in masters.items())
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_every_weight_has_its_place_in_llama(tied):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = ModelConfig(layers=2, width=32, heads=4, kv_heads=2, ffn_width=40, tied_embeddings=tied)
-    theirs = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=50,
-            hidden_size=32,
-            intermediate_size=40,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=tied,
-        )
-    )
-    ours = {hf_name(name): tuple(w.shape) for name, w in Decoder(model, 50).named_parameters()}
-    assert ours == {name: tuple(w.shape) for name, w in theirs.named_parameters()}
+    renamed = hf_weights(CONFIG.train.model, masters)
+    assert saved.keys() == renamed.keys()
+    assert all(torch.equal(saved[name], weight.to(torch.bfloat16)) for name, weight in renamed.items())

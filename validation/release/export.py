@@ -17,8 +17,8 @@ from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.config.release import ExportConfig
 from training.checkpoint import Reader
+from training.hf import hf_config, hf_weights
 from training.layout import Index
-from training.model import hf_name
 from validation.release.card import model_card
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -32,6 +32,7 @@ def export(context: Context) -> dict[str, Artifact]:
 
     Raises:
         CheckpointError: the checkpoint is damaged.
+        ExportError: no class of transformers holds the model.
     """
     config: ExportConfig = context.config
     checkpoint, tokenizer = context.inputs["checkpoint"], context.inputs["tokenizer"]
@@ -40,11 +41,12 @@ def export(context: Context) -> dict[str, Artifact]:
     measured = json.loads(context.inputs["eval"].read()) if "eval" in context.inputs else {}
     folder = context.scratch / "model"
     folder.mkdir()
-    weights = {hf_name(name): tensor.to(DTYPES[config.dtype]) for name, tensor in reader.weights().items()}
+    masters = hf_weights(reader.index.train.model, reader.weights())
+    weights = {name: tensor.to(DTYPES[config.dtype]) for name, tensor in masters.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     special = end_of_text(text)
     documents = {
-        "config.json": hf_config(reader.index, config, special),
+        "config.json": config_json(reader.index, config, special),
         "generation_config.json": {"eos_token_id": special[0]} if special else {},
         "tokenizer_config.json": tokenizer_config(reader.index, special),
     }
@@ -58,26 +60,10 @@ def export(context: Context) -> dict[str, Artifact]:
     return {"model": upload(context, "model", folder)}
 
 
-def hf_config(index: Index, config: ExportConfig, special: tuple[int, str] | None) -> dict[str, Any]:
-    """config.json of a LlamaForCausalLM."""
-    model = index.train.model
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": index.vocab_size,
-        "hidden_size": model.width,
-        "intermediate_size": model.ffn_width,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.width // model.heads,
-        "hidden_act": "silu",
-        "max_position_embeddings": index.train.sequence_length,
-        "rms_norm_eps": model.norm_eps,
-        "rope_parameters": {"rope_theta": model.rope_theta, "rope_type": "default"},
-        "tie_word_embeddings": model.tied_embeddings,
-        "attention_bias": False,
-        "mlp_bias": False,
+def config_json(index: Index, config: ExportConfig, special: tuple[int, str] | None) -> dict[str, Any]:
+    """config.json of the class that holds the model."""
+    shape = hf_config(index.train.model, index.vocab_size, index.train.sequence_length)
+    return shape | {
         "dtype": {"fp32": "float32", "bf16": "bfloat16"}[config.dtype],
         "bos_token_id": None,
         "eos_token_id": special[0] if special else None,

@@ -1,0 +1,151 @@
+"""Our weights and shape as a class of transformers has them: a rename, in the layout that the hub keeps.
+
+    LlamaForCausalLM        dense                      MixtralForCausalLM      experts
+    MistralForCausalLM      ... with a window          Qwen3MoeForCausalLM     ... with qk_norm
+    Qwen3ForCausalLM        ... with qk_norm           Qwen2MoeForCausalLM     ... with shared experts
+
+Qwen2-MoE weighs what its shared expert says by sigmoid(gate x): with a gate of zeros by 1/2, so that twice
+its last projection is ours, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bloomery.config.model import ModelConfig
+from bloomery.errors import BloomeryError
+
+_LAYER = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.q.weight": "self_attn.q_proj.weight",
+    "attention.k.weight": "self_attn.k_proj.weight",
+    "attention.v.weight": "self_attn.v_proj.weight",
+    "attention.out.weight": "self_attn.o_proj.weight",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn.gate.weight": "mlp.gate_proj.weight",
+    "ffn.up.weight": "mlp.up_proj.weight",
+    "ffn.down.weight": "mlp.down_proj.weight",
+    "ffn.shared.gate.weight": "mlp.shared_expert.gate_proj.weight",
+    "ffn.shared.up.weight": "mlp.shared_expert.up_proj.weight",
+    "ffn.shared.down.weight": "mlp.shared_expert.down_proj.weight",
+    "ffn.router.weight": "mlp.gate.weight",
+}
+_TOP = {"embedding.weight": "model.embed_tokens", "norm.weight": "model.norm", "head.weight": "lm_head"}
+_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+_MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
+
+
+class ExportError(BloomeryError):
+    """A shape that no class of transformers holds."""
+
+
+def hf_weights(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names of the hub's layout; stacked experts one by one.
+
+    Raises:
+        ExportError: no class holds the shape.
+    """
+    kind = hf_class(model)
+    named: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        named.update(_renamed(kind, name, weight))
+    if model.scaling == "mup":  # muP's factor of the logits goes into the last norm
+        named["model.norm.weight"] = named["model.norm.weight"] * (model.mup_base_width / model.width)
+    return named
+
+
+def _renamed(kind: str, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if name in _TOP:
+        yield f"{_TOP[name]}.weight", weight
+        return
+    _, number, rest = name.split(".", 2)
+    layer = f"model.layers.{number}"
+    if rest.removeprefix("ffn.") in _EXPERTS:
+        part = rest.removeprefix("ffn.")
+        inner = _MIXTRAL[part] if kind == "MixtralForCausalLM" else _EXPERTS[part]
+        room = "block_sparse_moe" if kind == "MixtralForCausalLM" else "mlp"
+        for expert, own in enumerate(weight):
+            yield f"{layer}.{room}.experts.{expert}.{inner}.weight", own.contiguous()
+    elif rest == "ffn.router.weight" and kind == "MixtralForCausalLM":
+        yield f"{layer}.block_sparse_moe.gate.weight", weight
+    elif rest == "ffn.shared.down.weight":
+        yield f"{layer}.{_LAYER[rest]}", weight * 2
+        yield f"{layer}.mlp.shared_expert_gate.weight", torch.zeros(1, weight.shape[0], dtype=weight.dtype)
+    else:
+        yield f"{layer}.{_LAYER[rest]}", weight
+
+
+def hf_class(model: ModelConfig) -> str:
+    """The class that holds a shape.
+
+    Raises:
+        ExportError: none does.
+    """
+    if model.hf_class is None:
+        raise ExportError(
+            "no class of transformers holds experts "
+            + ("that are shared, with qk_norm" if model.qk_norm else "with these dense_layers or weights"),
+            "without shared_experts: renormalise and no dense_layers, or qk_norm; with them: no qk_norm",
+        )
+    return model.hf_class
+
+
+def hf_config(model: ModelConfig, vocab_size: int, sequence_length: int) -> dict[str, Any]:
+    """config.json of that class, without dtype and special tokens.
+
+    Raises:
+        ExportError: no class holds the shape.
+    """
+    kind, moe = hf_class(model), model.moe
+    config: dict[str, Any] = {
+        "architectures": [kind],
+        "model_type": _MODEL_TYPES[kind],
+        "vocab_size": vocab_size,
+        "hidden_size": model.width,
+        "intermediate_size": model.ffn_width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head,
+        "hidden_act": "silu",
+        "max_position_embeddings": sequence_length,
+        "rms_norm_eps": model.norm_eps,
+        "rope_parameters": {"rope_theta": model.rope_theta, "rope_type": "default"},
+        "tie_word_embeddings": model.tied_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "qkv_bias": False,
+        "sliding_window": model.window,
+        "use_sliding_window": model.window is not None,
+    }
+    if moe:
+        config |= {
+            "num_local_experts": moe.experts,
+            "num_experts": moe.experts,
+            "num_experts_per_tok": moe.top_k,
+            "moe_intermediate_size": moe.ffn_width,
+            "shared_expert_intermediate_size": moe.shared_experts * moe.ffn_width,
+            "mlp_only_layers": list(range(moe.dense_layers)),
+            "norm_topk_prob": moe.renormalise,
+        }
+    if kind.startswith("Qwen"):  # whose own default alternates
+        config["layer_types"] = ["sliding_attention" if model.window else "full_attention"] * model.layers
+    if kind == "MixtralForCausalLM" and moe:
+        config["intermediate_size"] = moe.ffn_width
+    return config
+
+
+_MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
