@@ -49,7 +49,7 @@ from training.loader import (
     read_steps,
 )
 from training.metrics import MetricLog, step_line
-from training.model import Decoder, token_losses
+from training.model import Decoder, rate_factor, token_losses, z_losses
 from training.parallel import deepspeed_config, learning_rate, start_engine
 
 QUIET = 2.0
@@ -125,7 +125,7 @@ class Console:
         """Logs a step, and says it now and then."""
         values = {
             "loss": run.losses[-1],
-            "learning_rate": learning_rate(run.step - 1, run.steps, run.job.train),
+            "learning_rate": run.rate(run.step - 1),
             "grad_norm": run.grad_norms[-1],
             "tokens": float(run.tokens),
             "tokens_per_second": run.read.targets / seconds,
@@ -269,6 +269,11 @@ class Run:
                 self.step, f"the checkpoint's run has receipt {self.receipt.now}, here it is {again.now}"
             )
 
+    def rate(self, step: int) -> float:
+        """Learning rate of a step."""
+        feed, train = self.loader.data.feed, self.job.train
+        return learning_rate(feed.span(step), feed.span(train.warmup_steps)[0], feed.samples, train)
+
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
         return _summed(self.control, *values)
@@ -320,17 +325,25 @@ class Run:
         loss_sum = 0.0
         for start in range(0, micro_batches * width, width):
             self.engine.set_gradient_accumulation_boundary(start + width >= micro_batches * width)
-            inputs, targets = _micro_batch(batch, start, width)
-            logits = self.engine(inputs.to(self.engine.device))
-            loss = token_losses(logits, targets.to(self.engine.device)).sum()
-            self.engine.backward(loss * (self.ranks / max(1, read.targets)))  # DeepSpeed averages over ranks
+            inputs, positions, targets = (
+                part.to(self.engine.device) for part in _micro_batch(batch, start, width)
+            )
+            logits = self.engine(inputs, positions)
+            loss = token_losses(logits, targets).sum()
             loss_sum += loss.item()
+            if job.train.z_loss:
+                loss = loss + job.train.z_loss * z_losses(logits)[targets != IGNORED].sum()
+            loss = loss * (self.ranks / max(1, read.targets))  # DeepSpeed averages over ranks
+            if moe := job.train.model.moe:
+                loss = loss + moe.balance_weight / micro_batches * self.model.balance_loss()
+            self.engine.backward(loss)
         total, stops = self._sum(loss_sum, float(stop))
         loss_mean = total / max(1, read.targets)
         if not math.isfinite(loss_mean):
             raise non_finite(number, "loss", loss_mean)
+        rate = self.rate(self.step)
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.steps, job.train)
+            group["lr"] = rate * group["rate_factor"]
         self.engine.step()
         norm = float(self.engine.get_global_grad_norm())
         if not math.isfinite(norm):
@@ -367,9 +380,11 @@ class Run:
         nats, tokens, size = 0.0, 0, 0
         for start in range(0, len(numbers), micro_batch):
             part = numbers[start : start + micro_batch]
-            batch = torch.from_numpy(self.held_out_stream.gather(part, length))
+            found_rows = self.held_out_stream.gather(part, length)
+            batch = torch.from_numpy(found_rows.tokens)
             on_device = batch.to(self.engine.device)
-            logits = self.engine.module(on_device[:, :-1])
+            positions = torch.from_numpy(found_rows.positions).to(self.engine.device)
+            logits = self.engine.module(on_device[:, :-1], positions)
             nats += token_losses(logits, on_device[:, 1:]).double().sum().item()
             tokens += batch[:, 1:].numel()
             size += int(self.bytes_of[batch[:, 1:]].sum())
@@ -468,24 +483,30 @@ def _joined(sums: list[float]) -> str:
     )
 
 
-def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of some rows; where there are none, one row without a target."""
-    inputs, targets = batch.inputs[start : start + width], batch.targets[start : start + width]
+def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, positions and targets of some rows; where there are none, one row without a target."""
+    rows = slice(start, start + width)
+    inputs, positions, targets = batch.inputs[rows], batch.positions[rows], batch.targets[rows]
     if not len(inputs):
         inputs = np.zeros((1, batch.inputs.shape[1]), np.int64)
+        positions = np.arange(inputs.shape[1], dtype=np.int32)[None]
         targets = np.full_like(inputs, IGNORED)
-    return torch.from_numpy(inputs), torch.from_numpy(targets)
+    return torch.from_numpy(inputs), torch.from_numpy(positions), torch.from_numpy(targets)
 
 
 def optimizer(model: Decoder, train: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; matrices decay, norms do not."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": train.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=train.betas)
+    """AdamW; matrices decay, norms do not. Each group has the `rate_factor` of its learning rate."""
+    groups: dict[tuple[bool, float], list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault((parameter.dim() >= 2, rate_factor(name, train.model)), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": found, "weight_decay": train.weight_decay if decays else 0.0, "rate_factor": factor}
+            for (decays, factor), found in sorted(groups.items(), reverse=True)
+        ],
+        lr=train.learning_rate,
+        betas=train.betas,
+    )
 
 
 def diverged(step: int, what: str) -> TrainingError:

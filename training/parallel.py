@@ -56,15 +56,26 @@ def start_engine(device: str, meet: str = "env://") -> None:
     )
 
 
-def learning_rate(step: int, steps: int, train: TrainConfig) -> float:
-    """Learning rate of step `step` (from 0) of `steps`: linear warm-up, then a cosine down to the minimum.
+def learning_rate(span: tuple[int, int], warmup: int, whole: int, train: TrainConfig) -> float:
+    """Learning rate of a step: linear warm-up, then down to the minimum as far as the data is read.
 
-    A pure function of the step, so a resume has no scheduler to restore.
+    A pure function of what was read, so a resume has no scheduler to restore, and ramps of the batch do not
+    bend it.
+
+    Args:
+        span: first sample of the step, and how many it has.
+        warmup: samples of the warm-up.
+        whole: samples of the run.
+        train: peak, minimum, and the way between: cosine (arXiv:1608.03983), linear, or constant and then
+            linear over the last `decay_share` (WSD, arXiv:2404.06395).
     """
-    if step < train.warmup_steps:
-        return train.learning_rate * (step + 1) / train.warmup_steps
-    done = (step - train.warmup_steps) / max(1, steps - train.warmup_steps)
-    return (
-        train.min_learning_rate
-        + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
-    )
+    first, count = span
+    if first < warmup:
+        return train.learning_rate * min(1.0, (first + count) / warmup)
+    done = (first - warmup) / max(1, whole - warmup)
+    left = {
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+        "linear": 1 - done,
+        "wsd": min(1.0, (1 - done) / train.decay_share),
+    }[train.decay]
+    return train.min_learning_rate + (train.learning_rate - train.min_learning_rate) * left

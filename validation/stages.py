@@ -7,7 +7,7 @@ from validation.gates.stages import CORPUS_GATE, SHARD_GATE
 
 EVALUATE = Stage(
     name="evaluate",
-    version=1,
+    version=2,
     config=EvaluateConfig,
     inputs={
         "checkpoint": "checkpoint.weights",

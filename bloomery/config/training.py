@@ -70,10 +70,19 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = Field(ScheduleConfig(), description="mixture, ramps and packing")
     learning_rate: float = Field(2e-3, gt=0, description="peak learning rate")
     warmup_steps: int = Field(20, ge=0, description="steps of linear warm-up")
-    min_learning_rate: float = Field(2e-4, ge=0, description="learning rate at the end of the cosine")
+    min_learning_rate: float = Field(2e-4, ge=0, description="learning rate at the end")
+    decay: Literal["cosine", "linear", "wsd"] = Field(
+        "cosine", description="how it falls after warm-up; wsd stays, then falls linearly"
+    )
+    decay_share: float = Field(0.1, gt=0, le=1, description="wsd: share of the run in which it falls")
     weight_decay: float = Field(0.1, ge=0, description="AdamW weight decay of matrices")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
     clip: float = Field(1.0, gt=0, description="greatest global gradient norm")
+    z_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the squared log of the softmax's normaliser (arXiv:2204.02311: 1e-4)",
+    )
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
     held_out_every: int = Field(50, ge=1, description="steps between held-out losses")

@@ -3,14 +3,15 @@
     source a: shard 0 | shard 1 | source b: shard 0 ...  ->  t0 t1 t2 ...
     sequence i = tokens [i*L, i*L + L], L + 1 of them
 
-Neighbours share one token, so each token but the first is a target exactly once.
+Neighbours share one token, so each token but the first is a target exactly once. Where documents begin is
+taken from the shards' side files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,14 @@ from bloomery.shards.dataset import Dataset
 from bloomery.shards.format import ShardError
 from bloomery.shards.reader import Fetch, InPlace, Shards
 
-Sequences = npt.NDArray[np.int64]
+
+class Sequences(NamedTuple):
+    """Some sequences of L tokens."""
+
+    tokens: npt.NDArray[np.int64]
+    """Each with the token after it: [N, L + 1]."""
+    positions: npt.NDArray[np.int64]
+    """Of each of the L tokens in its document, or in the part of it that the sequence holds: [N, L]."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +64,26 @@ class TokenStream:
         return max(0, (len(self) - 1) // length)
 
     def gather(self, numbers: npt.NDArray[np.int64], length: int) -> Sequences:
-        """Tokens of the sequences `numbers` [N], each with the token after it: [N, length + 1].
+        """The sequences `numbers` [N].
 
         Raises:
             DamagedError: a shard is not what was written.
             ShardError: an id outside the vocabulary.
         """
         batch = np.empty((len(numbers), length + 1), np.int64)
-        for row, number in zip(batch, numbers.tolist(), strict=True):
-            self._read(number * length, row)
+        begins = np.zeros_like(batch)  # where the document of each token begins in the row
+        for row, begun, number in zip(batch, begins, numbers.tolist(), strict=True):
+            self._read(number * length, row, begun)
             if not 0 <= row.min() <= row.max() < self.vocab_size:
                 raise ShardError(
                     f"sequence {number}: ids {row.min()} .. {row.max()}, vocabulary {self.vocab_size}",
                     "make the shards again",
                 )
-        return batch
+        positions = np.arange(length + 1) - np.maximum.accumulate(begins, axis=1)
+        return Sequences(batch, positions[:, :-1])
 
-    def _read(self, start: int, out: npt.NDArray[np.int64]) -> None:
+    def _read(self, start: int, out: npt.NDArray[np.int64], begins: npt.NDArray[np.int64]) -> None:
+        """Fills `out`, and writes its own place where a document begins into `begins`: [length + 1] each."""
         done = 0
         while done < len(out):  # a sequence may run over into the next shards and sources
             number = int(np.searchsorted(self.ends, start + done, "right"))
@@ -83,4 +94,7 @@ class TokenStream:
             at -= stream.start(number)
             piece = shard.read(at, min(at + len(out) - done, shard.info.tokens))
             out[done : done + len(piece)] = piece
+            first, last = np.searchsorted(shard.side.starts, [at, at + len(piece)])
+            places = shard.side.starts[first:last].astype(np.int64) - at + done
+            begins[places] = places
             done += len(piece)

@@ -211,13 +211,21 @@ def test_sequences_run_over_documents_shards_and_sources(tmp_path_factory, first
     stream = TokenStream.open(folder, "train")
     count = stream.sequences(length)
     assert len(stream) == len(every) and count == (len(every) - 1) // length
-    found = stream.gather(np.arange(count), length).tolist()
-    assert found == [every[i * length : (i + 1) * length + 1] for i in range(count)]
+    found = stream.gather(np.arange(count), length)
+    assert found.tokens.tolist() == [every[i * length : (i + 1) * length + 1] for i in range(count)]
+    places = [
+        place for held in sources.values() for d in in_order_documents(held) for place in range(len(d.tokens))
+    ]
+    for number, row in enumerate(found.positions.tolist()):
+        assert row == [min(place, i) for i, place in enumerate(places[number * length :][:length])]
+
+
+def in_order_documents(held):
+    return sorted(held, key=lambda d: (keys(parse_ids([d.id]), POLICY.seed)[0], d.id))
 
 
 def in_order(held):
-    ordered = sorted(held, key=lambda d: (keys(parse_ids([d.id]), POLICY.seed)[0], d.id))
-    return [token for document in ordered for token in document.tokens]
+    return [token for document in in_order_documents(held) for token in document.tokens]
 
 
 def test_ids_outside_the_vocabulary_are_refused_by_readers_too(tmp_path):

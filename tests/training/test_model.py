@@ -49,13 +49,30 @@ def test_tied_embeddings_have_no_head():
     assert model(tied_embeddings=False).head.weight.shape == (97, MODEL.width)
 
 
-def test_learning_rate_warms_up_then_falls_to_the_minimum():
+def rates(**changes):
+    train = TrainConfig(steps=100, warmup_steps=10, learning_rate=1e-3, min_learning_rate=1e-4, **changes)
+    return [learning_rate((8 * step, 8), 80, 800, train) for step in range(101)]
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear", "wsd"])
+def test_learning_rate_warms_up_then_falls_to_the_minimum(decay):
+    found = rates(decay=decay)
+    assert found[0] == pytest.approx(1e-4)
+    assert found[9] == found[10] == 1e-3
+    assert sorted(found[10:], reverse=True) == found[10:]
+    assert found[100] == pytest.approx(1e-4)
+
+
+def test_the_ways_down():
+    assert rates(decay="linear")[55] == pytest.approx(5.5e-4) == rates(decay="cosine")[55]
+    assert rates(decay="cosine")[32] > rates(decay="linear")[32]
+    wsd = rates(decay="wsd", decay_share=0.2)
+    assert wsd[82] == pytest.approx(1e-3) and wsd[91] == pytest.approx(5.5e-4)
+
+
+def test_a_ramp_of_the_batch_does_not_bend_the_rate():
     train = TrainConfig(steps=100, warmup_steps=10, learning_rate=1e-3, min_learning_rate=1e-4)
-    rates = [learning_rate(step, 100, train) for step in range(101)]
-    assert rates[0] == pytest.approx(1e-4)
-    assert rates[9] == rates[10] == 1e-3
-    assert sorted(rates[10:], reverse=True) == rates[10:]
-    assert rates[100] == pytest.approx(1e-4)
+    assert learning_rate((400, 2), 80, 800, train) == learning_rate((400, 64), 80, 800, train)
 
 
 def test_bf16_accumulates_in_fp32():

@@ -44,12 +44,14 @@ def one_process(job):
     for step in range(steps):
         [batch] = read_steps(data, plan_steps(data, step, 1, 0, 1))
         targets = torch.from_numpy(batch.targets)
-        loss = token_losses(model(torch.from_numpy(batch.inputs)), targets).sum() / (targets >= 0).sum()
+        logits = model(torch.from_numpy(batch.inputs), torch.from_numpy(batch.positions))
+        loss = token_losses(logits, targets).sum() / (targets >= 0).sum()
         adam.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)))
         for group in adam.param_groups:
-            group["lr"] = learning_rate(step, steps, train)
+            span, warmup = data.feed.span(step), data.feed.span(train.warmup_steps)[0]
+            group["lr"] = learning_rate(span, warmup, data.feed.samples, train) * group["rate_factor"]
         adam.step()
         losses.append(loss.item())
         receipt = chain(receipt, step, str(batch.mark))

@@ -68,9 +68,11 @@ def test_bits_per_byte_are_those_of_the_text(trained, tmp_path):
     tokenizer = Tokenizer.from_str(text.decode())
     nats, size = 0.0, 0
     for number in range(stream.sequences(32)):
-        ids = torch.from_numpy(stream.gather(np.array([number]), 32))[0]
-        with torch.no_grad():
-            scores = model(ids[None, :-1])[0].log_softmax(-1)
+        ids, positions = (torch.from_numpy(part) for part in stream.gather(np.array([number]), 32))
+        ids = ids[0]
+        lengths = np.diff([*np.flatnonzero(positions[0] == 0), 32]).tolist()
+        with torch.no_grad():  # each document by itself
+            scores = torch.cat([model(part[None])[0] for part in ids[:-1].split(lengths)]).log_softmax(-1)
         nats -= scores[torch.arange(32), ids[1:]].sum().item()
         size += len(tokenizer.decode(ids[1:].tolist(), skip_special_tokens=True).encode())
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)

@@ -93,8 +93,9 @@ def bits(
     sizes = torch.from_numpy(token_bytes(tokenizer))
     nats, tokens, text_bytes = 0.0, 0, 0
     for start in range(0, count, batch):
-        ids = torch.from_numpy(stream.gather(np.arange(start, min(start + batch, count)), length))
-        nats += token_losses(model(ids[:, :-1]), ids[:, 1:]).double().sum().item()
+        found = stream.gather(np.arange(start, min(start + batch, count)), length)
+        ids, positions = torch.from_numpy(found.tokens), torch.from_numpy(found.positions)
+        nats += token_losses(model(ids[:, :-1], positions), ids[:, 1:]).double().sum().item()
         tokens += ids[:, 1:].numel()
         text_bytes += int(sizes[ids[:, 1:]].sum())
         if (start // batch) % 8 == 7:
