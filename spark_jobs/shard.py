@@ -30,13 +30,13 @@ from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.corpus import ShardConfig
 from bloomery.shards.dataset import MANIFEST, Manifest, Policy, names_path
-from bloomery.shards.keys import parse_ids
+from bloomery.shards.keys import SIGN, parse_ids
 from bloomery.shards.side import ORIGIN
 from bloomery.shards.table import Names, ShardInfo, names_bytes
 from bloomery.shards.write import Documents, Shards, ShardWriter, dataset_files, host
 from spark_jobs.encoder import Encoder
 from spark_jobs.engine import functions, session
-from spark_jobs.histogram import Plans, histogram, plan, stream_of
+from spark_jobs.histogram import Plans, histogram, plan, stream_of, unsigned
 from spark_jobs.tables import check_balance, read_table, record_batch, scratch_table
 from spark_jobs.tokenizer import SEPARATOR, load
 
@@ -54,8 +54,6 @@ WRITTEN = (
     "side_bytes bigint, bin_sha256 string, idx_sha256 string, side_sha256 string, widths array<bigint>"
 )
 """A row a shard, as ShardInfo has it; `widths` counts its documents by the bits of their tokens."""
-SIGN = 1 << 63
-"""What makes a key unsigned."""
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -160,7 +158,7 @@ def _number(plans: Plans, store: Store, place: str, batches: Iterator[Any]) -> I
         for batch in batches:
             splits, sources, paths = (batch.column(name).to_pylist() for name in ("split", "source", "path"))
             files = pa.array(map(file, sources, paths), pa.int64())
-            streams, keys = list(zip(splits, sources, strict=True)), batch.column("key").to_numpy()
+            streams, keys = list(zip(splits, sources, strict=True)), unsigned(batch.column("key").to_numpy())
             numbers = np.empty(len(keys), np.int32)
             for stream in set(streams):
                 rows = np.flatnonzero([found == stream for found in streams])
@@ -186,7 +184,7 @@ def _write(store: Store, place: str, policy: Policy, plans: Plans, batches: Iter
                 info = writer.finish()
             for name in info.files():
                 store.upload(Path(folder, name), f"{place}/{split}/{source}/{name}")
-        row = info._replace(first_key=info.first_key - SIGN)
+        row = info._replace(first_key=info.first_key - int(SIGN))
         yield record_batch([(number, *row, widths.tolist())], WRITTEN)
 
 
@@ -223,7 +221,7 @@ def _documents(rows: Any, dtype: str) -> Documents:
 
 def _info(row: Any) -> ShardInfo:
     found = {name: row[name] for name in ShardInfo._fields}
-    return ShardInfo(**found | {"first_key": row["first_key"] + SIGN})
+    return ShardInfo(**found | {"first_key": row["first_key"] + int(SIGN)})
 
 
 def _finish(context: Context, files: Mapping[str, bytes]) -> Manifest:

@@ -24,12 +24,13 @@ from bloomery.artifacts.stage import Context, Stage
 from bloomery.artifacts.store import LocalStore
 from bloomery.config.base import Config
 from bloomery.config.corpus import ShardConfig
+from bloomery.shards import bounds
+from bloomery.shards.bounds import TOLERANCE
 from bloomery.shards.dataset import Policy, check_dataset
 from bloomery.shards.keys import keys, parse_ids
 from bloomery.shards.write import Document, write_dataset
-from spark_jobs import histogram as counting
 from spark_jobs.engine import functions, session
-from spark_jobs.histogram import TOLERANCE, histogram, plan
+from spark_jobs.histogram import histogram, plan, signed, unsigned
 from spark_jobs.shard import _with_key
 from spark_jobs.stages import STAGES
 from spark_jobs.tables import write_table
@@ -70,18 +71,17 @@ def test_the_key_is_sparks_own(spark_engine, tmp_path):
         columns = [F.xxhash64(F.lit(seed).cast("bigint"), "id").alias(str(seed)) for seed in seeds]
         theirs = frame.select(*columns).toArrow()
     for seed in seeds:
-        ours = (keys(parse_ids(ids), seed) ^ np.uint64(1 << 63)).view(np.int64)
+        ours = signed(keys(parse_ids(ids), seed))
         assert ours.tolist() == theirs[str(seed)].to_pylist()
+        assert unsigned(ours).tolist() == keys(parse_ids(ids), seed).tolist()
 
 
-@pytest.mark.parametrize("few", [1 << 20, 200])
 @pytest.mark.parametrize("longest, target", [(1, 400), (2000, 4000), (50, 1000), (60_000, 30_000)])
 def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
-    spark_engine, tmp_path, monkeypatch, longest, target, few
+    spark_engine, tmp_path, monkeypatch, longest, target
 ):
     """2 % or one document: also where the histogram's ranges hold hundreds of documents each."""
-    monkeypatch.setattr(counting, "BUCKET_BITS", 4)
-    monkeypatch.setattr(counting, "FEW", few)
+    monkeypatch.setattr(bounds, "BUCKET_BITS", 4)
     draw = np.random.default_rng(longest)
     ids = draw.integers(0, 256, (4000, 16), np.uint8)
     lengths = np.minimum(longest, 1 + draw.pareto(0.7, len(ids)) * 5).astype(int)
@@ -92,8 +92,7 @@ def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
         tokens = _with_key(frame, POLICY.seed).repartition(3)
         found = histogram(spark, tokens, POLICY, 2 * target)
     web = plan(found, POLICY, 2 * target)["train", "web"]
-    signed = (keys(ids, POLICY.seed) ^ np.uint64(1 << 63)).view(np.int64)
-    held = np.bincount(np.searchsorted(web.keys, signed, "right") - 1, lengths)
+    held = np.bincount(np.searchsorted(web.keys, keys(ids, POLICY.seed), "right") - 1, lengths)
     assert held.sum() == found["train", "web"].tokens.sum() == lengths.sum()
     assert 2 < len(held) == len(web.keys) <= round(lengths.sum() / target)
     assert held.max() - held.min() <= max(TOLERANCE * held.mean(), lengths.max())
@@ -153,15 +152,19 @@ def put_survivors(context: Context) -> dict[str, Artifact]:
     return {"documents": context.artifact("documents", profile.output())}
 
 
-@pytest.mark.parametrize("count", [1, 12, 700])
-def test_many_sources_as_one_process_writes_them(finished, tmp_path, count):
-    """Streams by source; a source that is held out whole has no training token, and is named all the same."""
+@pytest.mark.parametrize("count, bits", [(1, 20), (12, 4), (700, 20), (700, 8), (300, 4)])
+def test_many_sources_as_one_process_writes_them(finished, tmp_path, monkeypatch, count, bits):
+    """Streams by source; a source that is held out whole has no training token, and is named all the same.
+
+    With fewer bits many documents share a range of the key, as they do where there are millions of them.
+    """
+    monkeypatch.setattr(bounds, "BUCKET_BITS", bits)
     config = Survivors(count=count)
     stage = Stage("decontaminate", 0, Survivors, body="tests.spark_jobs.test_shard:put_survivors")
     upstream = {"tokenizer": finished.outcomes["tokenizer"].digest}
     run = partial(run_stage, store=finished.store, execution=finished.execution(3), log=lambda _: None)
     upstream["decontaminate"] = run(stage, config, {}).digest
-    made = run(replace(STAGES["shard"], gates=()), ShardConfig(target_bytes=2048, seed=9), upstream)
+    made = run(replace(STAGES["shard"], gates=()), ShardConfig(target_bytes=2048, seed=bits), upstream)
     shards = artifact(finished.store, made.digest, "shards")
     opened = check_dataset(shards.local(tmp_path), shards.output.digest)
     vocabulary = load(artifact(finished.store, upstream["tokenizer"], "tokenizer").read())
