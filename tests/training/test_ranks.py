@@ -10,17 +10,18 @@ import pytest
 import torch
 
 from bloomery.artifacts.digests import file_digest
+from bloomery.config.model import ModelConfig, MoeConfig
 from bloomery.config.training import ParallelConfig, ScheduleConfig
 from bloomery.shards.overlay import Overlay
 from tests.training.ranks import Ranks, forked
-from tests.training.world import SPREAD, TINY, make_world
+from tests.training.world import MODEL, SPREAD, TINY, make_world
 from training.checkpoint import MASTER, MOMENTS, Reader
 from training.data import open_job
 from training.job import TrainingError
 from training.layout import HISTORY, History
 from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
 from training.loop import Run, optimizer
-from training.model import Decoder, token_losses
+from training.model import Decoder, token_losses, z_losses
 from training.parallel import learning_rate, start_engine
 
 
@@ -46,8 +47,11 @@ def one_process(job):
         targets = torch.from_numpy(batch.targets)
         logits = model(torch.from_numpy(batch.inputs), torch.from_numpy(batch.positions))
         loss = token_losses(logits, targets).sum() / (targets >= 0).sum()
+        whole = loss + train.z_loss * z_losses(logits)[targets >= 0].mean()
+        if train.model.moe:
+            whole = whole + train.model.moe.balance_weight * model.balance_loss()
         adam.zero_grad()
-        loss.backward()
+        whole.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)))
         for group in adam.param_groups:
             span, warmup = data.feed.span(step), data.feed.span(train.warmup_steps)[0]
@@ -72,6 +76,28 @@ def test_two_ranks_equal_one_process(ranks):
     assert ours.loss[-1] < ours.loss[0] - 1
     for name, weight in reader(ranks, last).weights().items():
         assert (weight - weights[name]).abs().max() < 1e-4, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "close"),
+    [
+        ({"qk_norm": True, "window": 9, "head_width": 8, "tied_embeddings": False}, 1e-5),
+        ({"scaling": "mup", "mup_base_width": 12}, 1e-5),
+        ({"moe": MoeConfig(experts=4, top_k=2, ffn_width=24, balance_weight=0.0)}, 1e-3),
+        ({"moe": MoeConfig(experts=4, top_k=2, ffn_width=24, shared_experts=1, balance_weight=0.001)}, 1e-3),
+    ],
+    ids=["qk_norm, window", "mup", "experts", "shared experts, balance"],
+)
+def test_every_kind_of_model_equals_one_process(ranks, changes, close):
+    """Routers have near ties, and a micro-batch has its own loss of balance: experts are held to 1e-3."""
+    model = ModelConfig.model_validate({**MODEL.model_dump(), **changes})
+    job = ranks.job(TINY.model_copy(update={"model": model, "z_loss": 1e-3}))
+    assert ranks.train(job) == [None, None]
+    losses, norms, receipt, _ = one_process(job)
+    ours = history(ranks, ranks.at(20))
+    assert ranks.at(20).receipt == receipt and min(norms) > job.train.clip
+    assert np.abs(np.array(ours.loss) - losses).max() < close
+    assert ours.loss[-1] < ours.loss[0] - 0.4
 
 
 RAMPS = ScheduleConfig(
