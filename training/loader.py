@@ -112,9 +112,9 @@ class Loader:
     """Batches of one rank, in order."""
 
     def __init__(self, data: Data, rank: int, ranks: int, step: int = 0) -> None:
-        """Begins to read at `step`."""
+        """Begins at `step`, with the first call of `read`: until then, and after `close`, `data` is the caller's."""
         self.data, self.rank, self.ranks, self.step = data, rank, ranks, step
-        self._start()
+        self._thread: threading.Thread | None = None
 
     def _start(self) -> None:
         self._queue: queue.Queue[list[Batch] | Exception] = queue.Queue(maxsize=AHEAD)
@@ -154,6 +154,8 @@ class Loader:
             Exception: what ended the thread.
         """
         began = time.monotonic()
+        if self._thread is None:
+            self._start()
         batch = next(self._window, None)
         if batch is None:
             found = self._queue.get()
@@ -170,12 +172,13 @@ class Loader:
         self.close()
         self.data = replace(self.data, feed=self.data.feed.around(damage, step))
         self.step = step
-        self._start()
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        self._thread.join()
+        if self._thread:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
 
 
 def _fitting(data: Data, step: int, tokens: int) -> int:
