@@ -112,7 +112,7 @@ class Loader:
     """Batches of one rank, in order."""
 
     def __init__(self, data: Data, rank: int, ranks: int, step: int = 0) -> None:
-        """Begins at `step`, with the first call of `read`: until then, and after `close`, `data` is the caller's."""
+        """Begins at `step`, with the first call of `read`; until then `data` is the caller's alone."""
         self.data, self.rank, self.ranks, self.step = data, rank, ranks, step
         self._thread: threading.Thread | None = None
 
