@@ -16,28 +16,27 @@ import math
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bloomery.artifacts.canonical import sha256
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.corpus import ShardConfig
-from bloomery.shards.bounds import spread
 from bloomery.shards.dataset import MANIFEST, Manifest, Policy, names_path
-from bloomery.shards.keys import BUCKET_BITS, parse_ids
+from bloomery.shards.keys import SIGN, parse_ids
 from bloomery.shards.side import ORIGIN
 from bloomery.shards.table import Names, ShardInfo, names_bytes
-from bloomery.shards.write import Documents, Shards, ShardWriter, dataset_files, host, shards_of
+from bloomery.shards.write import Documents, Shards, ShardWriter, dataset_files, host
 from spark_jobs.encoder import Encoder
 from spark_jobs.engine import functions, session
+from spark_jobs.histogram import Plans, histogram, plan, stream_of, unsigned
 from spark_jobs.tables import check_balance, read_table, record_batch, scratch_table
 from spark_jobs.tokenizer import SEPARATOR, load
 
@@ -51,31 +50,10 @@ NUMBERED = (
     "bytes bigint, key bigint, file bigint, number int"
 )
 WRITTEN = (
-    "number int, name string, first_key string, documents bigint, tokens bigint, bytes bigint, "
+    "number int, name string, first_key bigint, documents bigint, tokens bigint, bytes bigint, "
     "side_bytes bigint, bin_sha256 string, idx_sha256 string, side_sha256 string, widths array<bigint>"
 )
-"""A row a shard; `first_key` is unsigned, `widths` counts documents by the bits of their tokens."""
-TOLERANCE = 0.02
-"""By how much of its size a shard may differ from another, if the largest document is smaller than that."""
-FINER = 4
-"""Bits by which ranges of the key that are too coarse are split in a round."""
-FEW = 1 << 20
-"""Documents of which each has a range of its own in the driver."""
-
-Stream = tuple[str, str]
-"""(split, source)."""
-
-
-class Plan(NamedTuple):
-    """The shards of a stream, numbered through all streams."""
-
-    first: int
-    """Number of the first one."""
-    keys: npt.NDArray[np.int64]
-    """Least key (signed) that each may hold: [shards]."""
-
-
-Plans = Mapping[Stream, Plan]
+"""A row a shard, as ShardInfo has it; `widths` counts its documents by the bits of their tokens."""
 
 
 def run(context: Context) -> Mapping[str, Artifact]:
@@ -96,8 +74,8 @@ def run(context: Context) -> Mapping[str, Artifact]:
         kept = read_table(spark, documents).where("status = 'kept'").select(*READ)
         encoded = kept.mapInArrow(partial(_encode, tokenizer, policy.dtype), TOKENS)
         tokens = _with_key(scratch_table(spark, context, "tokens", encoded), config.seed)
-        ranges = _histogram(spark, tokens, policy, config.target_bytes)
-        plans = _plan(ranges, policy, config.target_bytes)
+        ranges = histogram(spark, tokens, policy, config.target_bytes)
+        plans = plan(ranges, policy, config.target_bytes)
         names = _names(tokens)
         for source, data in names.items():
             context.store.put_new(f"{place}/{names_path(source)}", data)
@@ -108,15 +86,16 @@ def run(context: Context) -> Mapping[str, Artifact]:
     shards: Shards = defaultdict(list)
     widths = Counter[str]()
     for row in rows:
-        shards[_stream_of(plans, row["number"])].append(_info(row))
+        shards[stream_of(plans, row["number"])].append(_info(row))
         widths.update({str(bits): count for bits, count in enumerate(row["widths"]) if count})
     manifest = _finish(context, dataset_files(policy, documents.output.digest, shards, names))
+    train = manifest.streams["train"]
     totals = {split: manifest.totals(split) for split in manifest.streams}
     whole = {name: sum(total[name] for total in totals.values()) for name in ("documents", "tokens", "bytes")}
     check_balance("shard", documents.output.documents, whole["documents"])
     check_balance("shard", sum(int(found.tokens.sum()) for found in ranges.values()), whole["tokens"])
     facts = {
-        "sources": {source: stream.tokens for source, stream in manifest.streams["train"].items()},
+        "sources": {source: train[source].tokens if source in train else 0 for source in manifest.files},
         "lengths": dict(sorted(widths.items())),
         "splits": totals,
     }
@@ -145,85 +124,6 @@ def _with_key(tokens: Any, seed: int) -> Any:
     return tokens.withColumn("key", F.xxhash64(F.lit(seed).cast("bigint"), F.col("id")))
 
 
-# --- which keys a shard holds ---------------------------------------------------------------------
-
-
-class Ranges(NamedTuple):
-    """Ranges of the key in order, each with what a stream holds of it; each column is [ranges]."""
-
-    first: npt.NDArray[np.int64]
-    """Least key of the range."""
-    tokens: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int64]
-    largest: npt.NDArray[np.int64]
-    """Tokens of the longest document."""
-
-    def coarse(self, policy: Policy, target_bytes: int) -> npt.NDArray[np.bool_]:
-        """Which hold so much that a cut beside them could make shards uneven: [ranges]."""
-        total = int(self.tokens.sum())
-        shards = shards_of(total, policy.dtype, target_bytes)
-        most = max(int(self.largest.max()), TOLERANCE * total / shards)
-        return (self.tokens > most) & (self.documents > 1) & (shards > 1)
-
-
-def _histogram(spark: Any, tokens: Any, policy: Policy, target_bytes: int) -> dict[Stream, Ranges]:
-    """Exact counts over 2^20 ranges of the key, finer where one range is too coarse for equal shards."""
-    shift = 64 - BUCKET_BITS
-    found = _counted(tokens, shift)
-    while shift:
-        coarse = {stream: ranges.coarse(policy, target_bytes) for stream, ranges in found.items()}
-        rows = [(*stream, int(first)) for stream in found for first in found[stream].first[coarse[stream]]]
-        if not rows:
-            break
-        held = sum(int(found[stream].documents[coarse[stream]].sum()) for stream in found)
-        wanted = spark.createDataFrame(rows, "split string, source string, first bigint")
-        finer = 0 if held <= FEW else max(0, shift - FINER)
-        F = functions()  # noqa: N806
-        within = tokens.withColumn("first", _range(shift)).join(F.broadcast(wanted), wanted.columns)
-        for stream, ranges in _counted(within, finer).items():
-            left = (column[~coarse[stream]] for column in found[stream])
-            columns = [np.concatenate(pair) for pair in zip(left, ranges, strict=True)]
-            order = np.argsort(columns[0])
-            found[stream] = Ranges(*(column[order] for column in columns))
-        shift = finer
-    return found
-
-
-def _range(shift: int) -> Any:
-    """The least key that shares all but its last `shift` bits with `key`."""
-    F = functions()  # noqa: N806
-    return F.shiftleft(F.shiftright("key", shift), shift)
-
-
-def _counted(tokens: Any, shift: int) -> dict[Stream, Ranges]:
-    F = functions()  # noqa: N806
-    counted = tokens.groupBy("split", "source", _range(shift).alias("first")).agg(
-        F.sum("count").alias("tokens"), F.count("*").alias("documents"), F.max("count").alias("largest")
-    )
-    table = counted.toArrow().sort_by([(name, "ascending") for name in ("split", "source", "first")])
-    streams = list(zip(table["split"].to_pylist(), table["source"].to_pylist(), strict=True))
-    columns = [table[name].to_numpy() for name in Ranges._fields]
-    found, start = {}, 0
-    for stream, rows in groupby(streams):
-        stop = start + sum(1 for _ in rows)
-        found[stream] = Ranges(*(column[start:stop] for column in columns))
-        start = stop
-    return found
-
-
-def _plan(found: Mapping[Stream, Ranges], policy: Policy, target_bytes: int) -> dict[Stream, Plan]:
-    plans, number = {}, 0
-    for stream, ranges in sorted(found.items()):
-        wanted = shards_of(int(ranges.tokens.sum()), policy.dtype, target_bytes)
-        plans[stream] = Plan(number, ranges.first[spread(ranges.tokens, wanted)])
-        number += len(plans[stream].keys)
-    return plans
-
-
-def _stream_of(plans: Plans, number: int) -> Stream:
-    return next(stream for stream, plan in plans.items() if 0 <= number - plan.first < len(plan.keys))
-
-
 def _names(tokens: Any) -> dict[str, bytes]:
     """Table of file names of each source."""
     paths = defaultdict(list)
@@ -231,9 +131,6 @@ def _names(tokens: Any) -> dict[str, bytes]:
     for source, path in zip(table["source"].to_pylist(), table["path"].to_pylist(), strict=True):
         paths[source].append(path)
     return {source: names_bytes(found) for source, found in sorted(paths.items())}
-
-
-# --- writing --------------------------------------------------------------------------------------
 
 
 def _by_shard(tokens: Any, plans: Plans, store: Store, place: str, partitions: int) -> Any:
@@ -245,36 +142,38 @@ def _by_shard(tokens: Any, plans: Plans, store: Store, place: str, partitions: i
 
 
 def _number(plans: Plans, store: Store, place: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Adds the number of each document's shard and that of its file, and drops what they stand for."""
     import pyarrow as pa
 
     with tempfile.TemporaryDirectory(prefix="bloomery-names-") as cache:
-        names: dict[str, Names] = {}
+
+        @lru_cache
+        def names(source: str) -> Names:
+            return Names.open(store.fetch(f"{place}/{names_path(source)}", Path(cache)))
+
+        @lru_cache(1 << 16)
+        def file(source: str, path: str) -> int:
+            return names(source).number(path)
+
         for batch in batches:
-            labels = [batch.column(name).to_pylist() for name in ("split", "source", "path")]
-            keys = batch.column("key").to_numpy()
-            numbers, files = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
-            streams, rows_of = list(zip(*labels[:2], strict=True)), np.arange(len(keys))
+            splits, sources, paths = (batch.column(name).to_pylist() for name in ("split", "source", "path"))
+            files = pa.array(map(file, sources, paths), pa.int64())
+            streams, keys = list(zip(splits, sources, strict=True)), unsigned(batch.column("key").to_numpy())
+            numbers = np.empty(len(keys), np.int32)
             for stream in set(streams):
-                rows = rows_of[[found == stream for found in streams]]
-                plan = plans[stream]
-                numbers[rows] = plan.first + np.searchsorted(plan.keys, keys[rows], "right") - 1
-            known: dict[tuple[str, str], int] = {}
-            for row, (source, path) in enumerate(zip(*labels[1:], strict=True)):
-                if (source, path) not in known:
-                    if source not in names:
-                        names[source] = Names.open(store.fetch(f"{place}/{names_path(source)}", Path(cache)))
-                    known[source, path] = names[source].number(path)
-                files[row] = known[source, path]
+                rows = np.flatnonzero([found == stream for found in streams])
+                numbers[rows] = (
+                    plans[stream].first - 1 + np.searchsorted(plans[stream].keys, keys[rows], "right")
+                )
             rest = batch.drop_columns(["split", "source", "path"])
-            yield pa.RecordBatch.from_arrays(
-                [*rest.columns, pa.array(files), pa.array(numbers)], [*rest.schema.names, "file", "number"]
-            )
+            columns = [*rest.columns, files, pa.array(numbers)]
+            yield pa.RecordBatch.from_arrays(columns, [*rest.schema.names, "file", "number"])
 
 
 def _write(store: Store, place: str, policy: Policy, plans: Plans, batches: Iterator[Any]) -> Iterator[Any]:
     """Writes each shard of the partition; yields a row of WRITTEN for each."""
     for number, pieces in groupby(_pieces(batches), key=itemgetter(0)):
-        split, source = _stream_of(plans, number)
+        split, source = stream_of(plans, number)
         widths = np.zeros(33, np.int64)
         with tempfile.TemporaryDirectory(prefix="bloomery-shard-") as folder:
             with ShardWriter(Path(folder), policy) as writer:
@@ -285,9 +184,8 @@ def _write(store: Store, place: str, policy: Policy, plans: Plans, batches: Iter
                 info = writer.finish()
             for name in info.files():
                 store.upload(Path(folder, name), f"{place}/{split}/{source}/{name}")
-        row = info._replace(first_key=str(info.first_key))  # type: ignore[arg-type]
-        columns = {"number": number, **row._asdict(), "widths": widths.tolist()}
-        yield record_batch([tuple(columns[column.split()[0]] for column in WRITTEN.split(", "))], WRITTEN)
+        row = info._replace(first_key=info.first_key - int(SIGN))
+        yield record_batch([(number, *row, widths.tolist())], WRITTEN)
 
 
 def _pieces(batches: Iterator[Any]) -> Iterator[tuple[int, Any]]:
@@ -323,7 +221,7 @@ def _documents(rows: Any, dtype: str) -> Documents:
 
 def _info(row: Any) -> ShardInfo:
     found = {name: row[name] for name in ShardInfo._fields}
-    return ShardInfo(**found | {"first_key": int(row["first_key"])})
+    return ShardInfo(**found | {"first_key": row["first_key"] + int(SIGN)})
 
 
 def _finish(context: Context, files: Mapping[str, bytes]) -> Manifest:

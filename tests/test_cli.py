@@ -10,12 +10,14 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from bloomery.artifacts.manifest import Artifact, Output, Spec
 from bloomery.artifacts.refs import move_ref
-from bloomery.artifacts.run import run_stage
+from bloomery.artifacts.run import commit, run_stage
 from bloomery.artifacts.store import LocalStore
 from bloomery.cli import app
 from tests.artifacts.toy import AFTER, GATE, MAKE, PolicyConfig, ToyConfig
 from tests.deployment import ROOT, free_port
+from tests.shards.data import dataset
 
 COMMANDS = sorted(
     command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands
@@ -125,6 +127,20 @@ def test_show_refs_lineage_invalidate_and_waive(tmp_path, made):
     assert bloomery(tmp_path, "waive", made["make"], "--reason", "no").returncode == 1
     assert "is invalidated" in bloomery(tmp_path, "invalidate", shown["key"], "--reason", "wrong").stdout
     assert json.loads(bloomery(tmp_path, "show", made["make"], "--json").stdout)["committed"] is False
+
+
+def test_export_writes_the_tokens_of_a_manifest(tmp_path):
+    store = LocalStore(tmp_path / "store")
+    shards = Output(digest=dataset(store.root / "data/s"), documents=260, tokens=1)
+    spec = Spec(stage="shard", version=1, config={}, inputs={}, libraries={})
+    digest = commit(store, spec, {"shards": Artifact(shards, "data/s", store)}, {}, "1", 0.0).digest
+    arguments = ("export", digest[:12], "--to", str(tmp_path / "out"))
+    done = bloomery(tmp_path, *arguments, "--format", "ds")
+    assert done.returncode == 0 and "260 documents" in done.stdout
+    assert len(list((tmp_path / "out/train/web").glob("*.ds.index"))) > 1
+    again = bloomery(tmp_path, *arguments, "--format", "ds")
+    assert again.returncode == 1 and "is not empty" in again.stdout
+    assert "one of mds, ds, npy" in bloomery(tmp_path, *arguments, "--format", "csv").stdout
 
 
 def test_config_tells_identity_and_execution_apart(tmp_path):

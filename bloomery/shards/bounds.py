@@ -1,14 +1,91 @@
-"""Where one shard ends and the next begins.
+"""Which keys a shard holds: ranges of the key, each with its tokens, cut into shards as equal as can be.
 
-A stream is a sequence of items (key buckets, each with its tokens), cut into blocks as equal as can be.
+    keys of a stream   |....|..|......|.|...| ...   2^20 ranges, each with its tokens and longest document
+    too coarse?                |.|..|.|             counted finer, until no range but a single key's is
+    cut                ^---------^--------^         no two shards differ by more than the largest range
+
+A pure function of the stream's keys and lengths: a cluster, which counts by Spark, and one process cut alike.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple, Self
+
 import numpy as np
 import numpy.typing as npt
 
+from bloomery.shards.keys import Keys
+
+BUCKET_BITS = 20
+"""Leading bits of the key that the histogram of tokens counts by."""
+FINER = 4
+"""Bits by which ranges that are too coarse are split in a round."""
+TOLERANCE = 0.02
+"""By how much of its size a shard may differ from another, if the longest document is smaller than that."""
+
 Counts = npt.NDArray[np.int64]
+
+
+class Ranges(NamedTuple):
+    """Ranges of the key in order, each with what a stream holds of it; each column is [ranges]."""
+
+    first: Keys
+    """Least key of the range."""
+    tokens: Counts
+    documents: Counts
+    longest: Counts
+    """Tokens of the longest document."""
+
+    @classmethod
+    def of(cls, keys: Keys, tokens: Counts, shift: int) -> Self:
+        """Counts documents, given in the order of their keys, by all but the last `shift` bits of the key.
+
+        Args:
+            keys: ascending: [documents].
+            tokens: of each document: [documents].
+            shift: bits of the key that a range leaves open.
+        """
+        first, starts, documents = np.unique(least(keys, shift), return_index=True, return_counts=True)
+        if not len(starts):
+            return cls(first, *(np.zeros(0, np.int64),) * 3)
+        return cls(first, np.add.reduceat(tokens, starts), documents, np.maximum.reduceat(tokens, starts))
+
+    def coarse(self, shards: int) -> npt.NDArray[np.bool_]:
+        """Which hold so much that a cut beside them could make `shards` shards uneven: [ranges]."""
+        most = max(int(self.longest.max()), TOLERANCE * int(self.tokens.sum()) / shards)
+        return (self.tokens > most) & (self.documents > 1) & (shards > 1)
+
+    def refined(self, coarse: npt.NDArray[np.bool_], finer: Ranges) -> Ranges:
+        """These ranges with the finer ones in place of those that are coarse."""
+        columns = [np.concatenate([column[~coarse], new]) for column, new in zip(self, finer, strict=True)]
+        order = np.argsort(columns[0])
+        return Ranges(*(column[order] for column in columns))
+
+    def cut(self, shards: int) -> Keys:
+        """Least key of each shard: [shards]."""
+        return self.first[spread(self.tokens, shards)]
+
+
+def least(keys: Keys, shift: int) -> Keys:
+    """The least keys that share all but their last `shift` bits with `keys`."""
+    return keys >> np.uint64(shift) << np.uint64(shift)
+
+
+def cut(keys: Keys, tokens: Counts, shards: int) -> Keys:
+    """Least key of each of at most `shards` shards: [shards].
+
+    Args:
+        keys: of the stream's documents, ascending: [documents].
+        tokens: of each document: [documents].
+        shards: how many are wanted.
+    """
+    shift = 64 - BUCKET_BITS
+    found = Ranges.of(keys, tokens, shift)
+    while shift and (coarse := found.coarse(shards)).any():
+        within = np.isin(least(keys, shift), found.first[coarse])
+        shift -= FINER
+        found = found.refined(coarse, Ranges.of(keys[within], tokens[within], shift))
+    return found.cut(shards)
 
 
 def spread(sizes: Counts, shards: int) -> Counts:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from bloomery.shards.format import ShardError
 
-BUCKET_BITS = 20
-"""Leading bits of the key that the histogram of tokens counts by."""
+SIGN = np.uint64(1 << 63)
+"""What makes Spark's signed hash a key."""
 ID_BYTES = 16
 
 Ids = npt.NDArray[np.uint8]
@@ -69,7 +69,7 @@ def keys(ids: Ids, seed: int) -> Keys:
     """
     words = _DIGITS[ids].view("<u8").reshape(-1, 4)
     with np.errstate(over="ignore"):
-        return _of_digits(words, _of_seed(np.uint64(seed))) ^ np.uint64(1 << 63)
+        return _of_digits(words, _of_seed(np.uint64(seed))) ^ SIGN
 
 
 def _of_seed(seed: np.uint64) -> np.uint64:

@@ -174,6 +174,8 @@ class Side:
             raise DamagedError(
                 path, f"header says {magic!r}, version {version}, {block} bytes a block, {header}"
             )
+        if not header.documents:
+            raise DamagedError(path, "holds no document; no shard is empty")
         if len(data) != header.size():
             raise DamagedError(path, f"{len(data)} bytes, its header says {header.size()}")
         at, found = HEADER.size, {}

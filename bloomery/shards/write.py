@@ -25,7 +25,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from bloomery.artifacts.canonical import sha256
-from bloomery.shards.bounds import spread
+from bloomery.shards.bounds import cut
 from bloomery.shards.dataset import (
     MANIFEST,
     SPLITS,
@@ -246,12 +246,12 @@ def write_dataset(
 def _write_stream(
     folder: Path, documents: list[Document], numbers: Mapping[str, int], policy: Policy, target_bytes: int
 ) -> list[ShardInfo]:
-    found = keys(parse_ids([document.id for document in documents]), policy.seed).tolist()
-    ordered = [
-        document for _, document in sorted(zip(found, documents, strict=True), key=lambda p: (p[0], p[1].id))
-    ]
+    found = keys(parse_ids([document.id for document in documents]), policy.seed)
+    order = sorted(range(len(documents)), key=lambda number: (int(found[number]), documents[number].id))
+    ordered, found = [documents[number] for number in order], found[order]
     sizes = np.array([len(document.tokens) for document in ordered], np.int64)
-    firsts = spread(sizes, shards_of(int(sizes.sum()), policy.dtype, target_bytes)).tolist()
+    least = cut(found, sizes, shards_of(int(sizes.sum()), policy.dtype, target_bytes))
+    firsts = np.searchsorted(found, least).tolist()
     infos = []
     for start, stop in zip(firsts, [*firsts[1:], len(ordered)], strict=True):
         with ShardWriter(folder, policy) as writer:

@@ -11,12 +11,14 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bloomery.artifacts.canonical import sha256
 from bloomery.shards.dataset import MANIFEST, Dataset, check_dataset
-from bloomery.shards.format import DamagedError, ShardError
+from bloomery.shards.format import DamagedError, ShardError, index_bytes
 from bloomery.shards.keys import keys, parse_ids
-from bloomery.shards.side import BLOCK, DOMAINS, REST, Domain
+from bloomery.shards.side import BLOCK, DOMAINS, ORIGIN, REST, Domain, side_bytes
 from bloomery.shards.stream import TokenStream
-from bloomery.shards.write import Document, host, write_dataset
+from bloomery.shards.table import ShardInfo, names_bytes
+from bloomery.shards.write import Document, ShardWriter, dataset_files, host, write_dataset
 from tests.shards.data import POLICY, dataset, documents, name
 
 
@@ -156,6 +158,26 @@ def test_every_flip_truncation_swap_and_loss_is_named(whole, tmp_path):
             assert error.value.path == victim
         victim.write_bytes(data)
     read_all(copy, digest)
+
+
+def test_an_empty_shard_is_refused(tmp_path):
+    nothing, ids, dtype = np.zeros(0, np.int64), np.zeros((0, 16), np.uint8), np.dtype(POLICY.dtype)
+    index = index_bytes(nothing, dtype)
+    side = side_bytes(np.zeros(0, np.uint32), ids, nothing, np.zeros(0, ORIGIN), {})
+    digests = [sha256(data) for data in (b"", index, side)]
+    info = ShardInfo("ab" * 16, 0, 0, 0, 0, len(side), *digests)
+    folder = tmp_path / "train" / "web"
+    folder.mkdir(parents=True)
+    for file, data in zip(info.files(), (b"", index, side), strict=True):
+        (folder / file).write_bytes(data)
+    files = dataset_files(POLICY, "0" * 64, {("train", "web"): [info]}, {"web": names_bytes([""])})
+    for file, data in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(DamagedError, match="no shard is empty"):
+        Dataset.open(tmp_path).stream("train", "web").shard(0)
+    with pytest.raises(ShardError, match="without a document"), ShardWriter(tmp_path, POLICY) as writer:
+        writer.finish()
 
 
 def test_an_unknown_stream_is_named(whole):

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,29 @@ import pytest
 from pyspark import cloudpickle
 from typing_extensions import override
 
-from bloomery.artifacts.run import artifact, invalidate
-from bloomery.artifacts.stage import Context
+from bloomery.artifacts.manifest import Artifact
+from bloomery.artifacts.run import artifact, invalidate, run_stage
+from bloomery.artifacts.stage import Context, Stage
 from bloomery.artifacts.store import LocalStore
+from bloomery.config.base import Config
+from bloomery.config.corpus import ShardConfig
+from bloomery.shards import bounds
+from bloomery.shards.bounds import TOLERANCE
 from bloomery.shards.dataset import Policy, check_dataset
 from bloomery.shards.keys import keys, parse_ids
-from spark_jobs import shard
+from bloomery.shards.write import Document, write_dataset
 from spark_jobs.engine import functions, session
-from spark_jobs.shard import TOLERANCE, _histogram, _plan, _with_key
+from spark_jobs.histogram import histogram, plan, signed, unsigned
+from spark_jobs.shard import _with_key
+from spark_jobs.stages import STAGES
+from spark_jobs.tables import write_table
+from spark_jobs.tokenizer import SEPARATOR, load
 from tests.conftest import running_engine
 from tests.spark_jobs.conftest import ORDER, Pipeline
-from tests.spark_jobs.corpus import write_corpus
+from tests.spark_jobs.corpus import prose, write_corpus
 from tests.spark_jobs.test_standalone import MEMORY, running_cluster
 
+GROUP = ("source", "path", "status", "rule")
 POLICY = Policy.of("0" * 64, 1000, 0, seed=5)
 
 
@@ -59,18 +71,17 @@ def test_the_key_is_sparks_own(spark_engine, tmp_path):
         columns = [F.xxhash64(F.lit(seed).cast("bigint"), "id").alias(str(seed)) for seed in seeds]
         theirs = frame.select(*columns).toArrow()
     for seed in seeds:
-        ours = (keys(parse_ids(ids), seed) ^ np.uint64(1 << 63)).view(np.int64)
+        ours = signed(keys(parse_ids(ids), seed))
         assert ours.tolist() == theirs[str(seed)].to_pylist()
+        assert unsigned(ours).tolist() == keys(parse_ids(ids), seed).tolist()
 
 
-@pytest.mark.parametrize("few", [1 << 20, 200])
 @pytest.mark.parametrize("longest, target", [(1, 400), (2000, 4000), (50, 1000), (60_000, 30_000)])
 def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
-    spark_engine, tmp_path, monkeypatch, longest, target, few
+    spark_engine, tmp_path, monkeypatch, longest, target
 ):
     """2 % or one document: also where the histogram's ranges hold hundreds of documents each."""
-    monkeypatch.setattr(shard, "BUCKET_BITS", 4)
-    monkeypatch.setattr(shard, "FEW", few)
+    monkeypatch.setattr(bounds, "BUCKET_BITS", 4)
     draw = np.random.default_rng(longest)
     ids = draw.integers(0, 256, (4000, 16), np.uint8)
     lengths = np.minimum(longest, 1 + draw.pareto(0.7, len(ids)) * 5).astype(int)
@@ -79,12 +90,11 @@ def test_shards_are_even_where_documents_crowd_in_few_ranges_of_the_key(
     with spark_of(spark_engine, tmp_path) as spark:
         frame = spark.createDataFrame(rows, "split string, source string, id string, count bigint")
         tokens = _with_key(frame, POLICY.seed).repartition(3)
-        found = _histogram(spark, tokens, POLICY, 2 * target)
-    plan = _plan(found, POLICY, 2 * target)["train", "web"]
-    signed = (keys(ids, POLICY.seed) ^ np.uint64(1 << 63)).view(np.int64)
-    held = np.bincount(np.searchsorted(plan.keys, signed, "right") - 1, lengths)
+        found = histogram(spark, tokens, POLICY, 2 * target)
+    web = plan(found, POLICY, 2 * target)["train", "web"]
+    held = np.bincount(np.searchsorted(web.keys, keys(ids, POLICY.seed), "right") - 1, lengths)
     assert held.sum() == found["train", "web"].tokens.sum() == lengths.sum()
-    assert 2 < len(held) == len(plan.keys) <= round(lengths.sum() / target)
+    assert 2 < len(held) == len(web.keys) <= round(lengths.sum() / target)
     assert held.max() - held.min() <= max(TOLERANCE * held.mean(), lengths.max())
 
 
@@ -96,6 +106,91 @@ def test_no_layout_changes_a_byte(finished, partitions):
     assert not after.hit and after.digest == before.digest
     shards = artifact(finished.store, after.digest, "shards")
     check_dataset(shards.local(finished.corpus), shards.output.digest)
+
+
+class Survivors(Config):
+    """Documents to make."""
+
+    count: int
+
+
+def survivors(config: Survivors) -> list[dict[str, Any]]:
+    """Documents of three sources, of which one is held out whole; a few of many hosts and files."""
+    draw, rows = random.Random(config.count), []
+    for number in range(config.count):
+        source = draw.choice(["web", "web", "books", "rare"])
+        split = "held_out" if source == "rare" or draw.random() < 0.2 else "train"
+        text = prose(number, int(draw.paretovariate(0.9)) % 60)
+        rows.append(
+            {
+                "id": f"{draw.getrandbits(128):032x}",
+                "source": source,
+                "split": split,
+                "path": f"{draw.choice('abc')}/é{number % 4}.warc.gz",
+                "member": draw.choice([None, draw.getrandbits(40)]),
+                "offset": draw.getrandbits(40),
+                "length": len(text) + 9,
+                "url": draw.choice([None, f"https://www.s{draw.randrange(300)}.net/{number}"]),
+                "text": text,
+                "bytes": len(text.encode()),
+                "status": draw.choice(["kept"] * 9 + ["contaminated"]),
+                "rule": None,
+            }
+        )
+    return rows
+
+
+def put_survivors(context: Context) -> dict[str, Artifact]:
+    """Body of a stage that stands for `decontaminate`."""
+    schema = (
+        "id string, source string, split string, path string, member bigint, offset bigint, length bigint, "
+        "url string, text string, bytes bigint, status string, rule string"
+    )
+    with session(context) as spark:
+        frame = spark.createDataFrame([tuple(row.values()) for row in survivors(context.config)], schema)
+        profile = write_table(spark, context, "documents", frame.repartition(3), GROUP, ("bytes",))
+    return {"documents": context.artifact("documents", profile.output())}
+
+
+@pytest.mark.parametrize("count, bits", [(1, 20), (12, 4), (700, 20), (700, 8), (300, 4)])
+def test_many_sources_as_one_process_writes_them(finished, tmp_path, monkeypatch, count, bits):
+    """Streams by source; a source that is held out whole has no training token, and is named all the same.
+
+    With fewer bits many documents share a range of the key, as they do where there are millions of them.
+    """
+    monkeypatch.setattr(bounds, "BUCKET_BITS", bits)
+    config = Survivors(count=count)
+    stage = Stage("decontaminate", 0, Survivors, body="tests.spark_jobs.test_shard:put_survivors")
+    upstream = {"tokenizer": finished.outcomes["tokenizer"].digest}
+    run = partial(run_stage, store=finished.store, execution=finished.execution(3), log=lambda _: None)
+    upstream["decontaminate"] = run(stage, config, {}).digest
+    made = run(replace(STAGES["shard"], gates=()), ShardConfig(target_bytes=2048, seed=bits), upstream)
+    shards = artifact(finished.store, made.digest, "shards")
+    opened = check_dataset(shards.local(tmp_path), shards.output.digest)
+    vocabulary = load(artifact(finished.store, upstream["tokenizer"], "tokenizer").read())
+    splits: dict[str, Any] = {}
+    for row in survivors(config):
+        if row["status"] == "kept":
+            tokens = [
+                *vocabulary.encode(row["text"], add_special_tokens=False).ids,
+                vocabulary.token_to_id(SEPARATOR),
+            ]
+            about = {name: row[name] for name in Document._fields if name != "tokens"}
+            stream = splits.setdefault(row["split"], {}).setdefault(row["source"], [])
+            stream.append(Document(tokens=tokens, **about))
+    table = artifact(finished.store, upstream["decontaminate"], "documents").output.digest
+    whole = write_dataset(tmp_path / "w", splits, opened.manifest.policy, table=table, target_bytes=2048)
+    assert whole == shards.output.digest
+    train = splits.get("train", {})
+    assert shards.output.facts["sources"] == {
+        source: sum(len(document.tokens) for document in train.get(source, []))
+        for source in sorted({source for held in splits.values() for source in held})
+    }
+    for stream in opened.streams():
+        sides = [stream.shard(number).side for number in range(len(stream.table))]
+        longest = max(int(side.lengths[-1]) for side in sides)
+        held = stream.table.tokens.astype(np.int64)
+        assert held.max() - held.min() <= max(TOLERANCE * held.mean(), longest)
 
 
 class Unsteady(LocalStore):

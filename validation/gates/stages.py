@@ -21,7 +21,7 @@ CORPUS_GATE = Stage(
 
 SHARD_GATE = Stage(
     name="shard_gate",
-    version=1,
+    version=2,
     config=ShardGateConfig,
     inputs={"shards": "shard.shards", "documents": "decontaminate.documents"},
     body="validation.gates.shards:body",
