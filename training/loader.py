@@ -40,6 +40,8 @@ WINDOW = 1 << 18
 """Tokens that are read at once, when a step has fewer."""
 AHEAD = 2
 """Windows that are read ahead."""
+ODD = tuple(np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93], np.uint64))
+"""Factors of a mark's three numbers."""
 PLANNED = 1 << 21
 """Tokens whose samples are looked up at once."""
 
@@ -110,9 +112,9 @@ class Loader:
     """Batches of one rank, in order."""
 
     def __init__(self, data: Data, rank: int, ranks: int, step: int = 0) -> None:
-        """Begins to read at `step`."""
+        """Begins at `step`, with the first call of `read`; until then `data` is the caller's alone."""
         self.data, self.rank, self.ranks, self.step = data, rank, ranks, step
-        self._start()
+        self._thread: threading.Thread | None = None
 
     def _start(self) -> None:
         self._queue: queue.Queue[list[Batch] | Exception] = queue.Queue(maxsize=AHEAD)
@@ -152,6 +154,8 @@ class Loader:
             Exception: what ended the thread.
         """
         began = time.monotonic()
+        if self._thread is None:
+            self._start()
         batch = next(self._window, None)
         if batch is None:
             found = self._queue.get()
@@ -168,12 +172,13 @@ class Loader:
         self.close()
         self.data = replace(self.data, feed=self.data.feed.around(damage, step))
         self.step = step
-        self._start()
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        self._thread.join()
+        if self._thread:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
 
 
 def _fitting(data: Data, step: int, tokens: int) -> int:
@@ -193,6 +198,8 @@ class Share(NamedTuple):
     skip: int
     """Rows of the first sample that are the rank before's."""
     rows: int
+    behind: int
+    """Samples of the step that come after its own."""
 
 
 def share(data: Data, step: int, rank: int, ranks: int) -> Share:
@@ -201,7 +208,7 @@ def share(data: Data, step: int, rank: int, ranks: int) -> Share:
     pieces = data.pieces.at(step)
     low, high = samples * pieces * rank // ranks, samples * pieces * (rank + 1) // ranks
     begin, end = low // pieces, -(-high // pieces)
-    return Share(step, first + begin, end - begin, pieces, low - begin * pieces, high - low)
+    return Share(step, first + begin, end - begin, pieces, low - begin * pieces, high - low, samples - end)
 
 
 class Steps(NamedTuple):
@@ -212,14 +219,14 @@ class Steps(NamedTuple):
     """Samples of the run: [N]."""
     reading: Reading
     """The same as samples of their sources: [N]."""
-    marks: npt.NDArray[np.uint64]
-    """Of those: [N]."""
+    marks: list[int]
+    """Of each share: the sum of the marks of the samples that begin in it."""
 
     def part(self, first: int, last: int) -> Steps:
         """The same of fewer steps."""
         low, high = (sum(share.samples for share in self.shares[:end]) for end in (first, last))
         reading = Reading(*(column[low:high] for column in self.reading))
-        return Steps(self.shares[first:last], self.run[low:high], reading, self.marks[low:high])
+        return Steps(self.shares[first:last], self.run[low:high], reading, self.marks[first:last])
 
 
 def plan_steps(data: Data, step: int, steps: int, rank: int, ranks: int) -> Steps:
@@ -227,10 +234,13 @@ def plan_steps(data: Data, step: int, steps: int, rank: int, ranks: int) -> Step
     shares = [share(data, number, rank, ranks) for number in range(step, step + steps)]
     run = np.concatenate([np.arange(s.first, s.first + s.samples) for s in shares])
     reading = data.feed.read(run)
-    marks = mix(
-        mix(mix(run.view(np.uint64)) ^ reading.source.view(np.uint64)) ^ reading.sample.view(np.uint64)
-    )
-    return Steps(shares, run, reading, marks)
+    columns = (run, reading.source, reading.sample)
+    words = (column.view(np.uint64) * odd for column, odd in zip(columns, ODD, strict=True))
+    marks = mix(next(words) ^ next(words) ^ next(words))
+    ends = np.cumsum([s.samples for s in shares])
+    begins = ends - [s.samples - (s.skip > 0) for s in shares]
+    before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(marks)])  # modulo 2^64
+    return Steps(shares, run, reading, (before[ends] - before[begins]).tolist())
 
 
 def read_steps(data: Data, steps: Steps) -> list[Batch]:
@@ -250,7 +260,7 @@ def read_steps(data: Data, steps: Steps) -> list[Batch]:
         return [_damaged(steps.shares[0].step, damage)]
     if data.unused and run[-1:] == data.feed.samples - 1:
         rows.masked.append(np.arange(rows.tokens.size - data.unused, rows.tokens.size))
-    return _batches(data, steps.shares, rows, steps.marks)
+    return _batches(data, steps, rows)
 
 
 def _damaged(step: int, damage: list[Damage]) -> Batch:
@@ -258,8 +268,8 @@ def _damaged(step: int, damage: list[Damage]) -> Batch:
     return Batch(step, none, none, none.astype(np.int32), np.zeros(1, np.int32), Mark(0, 0), damage)
 
 
-def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.uint64]) -> list[Batch]:
-    length, count = data.length, len(rows.tokens)
+def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
+    shares, length, count = steps.shares, data.length, len(rows.tokens)
     tokens = rows.tokens.astype(np.int64)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]  # of one array, unless some targets are none
     masked = np.concatenate([*rows.masked, np.zeros(0, np.int64)])
@@ -270,7 +280,7 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.
     begins = _begins(rows, shares, length)
     positions = _positions(begins, count * length)
     found, at = [], 0
-    for part in shares:
+    for part, marks in zip(shares, steps.marks, strict=True):
         samples, width = slice(at, at + part.samples), length // part.pieces
         begun = slice(at + (part.skip > 0), at + part.samples)
         own, flat = slice(part.skip, part.skip + part.rows), at * length + part.skip * width
@@ -284,7 +294,7 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.
                 targets=targets[samples].reshape(part.samples * part.pieces, width)[own],
                 positions=positions[flat : flat + part.rows * width].reshape(part.rows, width),
                 cu_seqlens=cu_seqlens,
-                mark=_mark(data, part, marks[begun], rows.tokens[begun]),
+                mark=Mark(marks, _crc(part, rows.tokens[begun])),
                 damage=[],
             )
         )
@@ -292,12 +302,9 @@ def _batches(data: Data, shares: list[Share], rows: Rows, marks: npt.NDArray[np.
     return found
 
 
-def _mark(data: Data, part: Share, marks: npt.NDArray[np.uint64], tokens: npt.NDArray[Any]) -> Mark:
-    """Of the samples that begin in a rank's rows, whose tokens are [samples, L + 1]."""
-    first, samples = data.feed.span(part.step)
-    behind = first + samples - part.first - part.samples
-    crc = shifted(crc32c(tokens.data), behind * (data.length + 1) * tokens.itemsize)
-    return Mark(int(marks.sum(dtype=np.uint64)), crc)
+def _crc(part: Share, tokens: npt.NDArray[Any]) -> int:
+    """CRC32C of samples that begin in a rank's rows, [samples, L + 1], as part of the step's."""
+    return shifted(crc32c(tokens.data), part.behind * tokens.shape[1] * tokens.itemsize)
 
 
 def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int32]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,9 +49,12 @@ def damage(folder, kind, draw):
     victim.unlink() if kind == "missing" else victim.write_bytes(data)
 
 
-def run(data, steps=STEPS, ranks=2):
-    """All ranks' batches, step after step, as the loop reads them; how many steps were read again."""
-    loaders = [Loader(data, rank, ranks) for rank in range(ranks)]
+def run(opens, steps=STEPS, ranks=2):
+    """All ranks' batches, step after step, as the loop reads them; how many steps were read again.
+
+    Each rank opens the data for itself, as a process does.
+    """
+    loaders = [Loader(opens(), rank, ranks) for rank in range(ranks)]
     batches, again, step = [], 0, 0
     while step < steps:
         parts = [loader.read() for loader in loaders]
@@ -95,7 +99,7 @@ def random_damage(pristine, folder, seed, trials, packing):
     train = config(steps=STEPS, sequence_length=32, schedule={"packing": packing})
     tables = folder / "tables"  # of bins, made from sound files when the run began
     clean = opened(pristine, train, tables=tables)
-    before, again, _ = run(clean)
+    before, again, _ = run(lambda: opened(pristine, train, tables=tables))
     assert again == 0
     for trial in range(trials):
         copy = folder / f"{packing}-{trial}"
@@ -106,13 +110,15 @@ def random_damage(pristine, folder, seed, trials, packing):
         if draw.random() < 0.5:  # another copy is there
             store = LocalStore(pristine.folder.parent)
             fetch = ShardCache(store, pristine.folder.name, copy, 1 << 30, log=lambda line: None)
-            after, again, data = run(opened(Dataset.open(copy), train, fetch=fetch, tables=tables))
+            opens = partial(opened, Dataset.open(copy), train, fetch=fetch, tables=tables)
+            after, again, data = run(opens)
             fetch.close()
             assert again == 0
             assert all(map(np.array_equal, map(tokens, before), map(tokens, after)))
             healed += 1
         else:
-            after, again, data = run(opened(Dataset.open(copy), train, tables=tables))
+            opens = partial(opened, Dataset.open(copy), train, tables=tables)
+            after, again, data = run(opens)
             check(before, after, data, clean)
             lost += bool(data.feed.overlay.quarantined)
             quiet += not data.feed.overlay.quarantined

@@ -16,7 +16,7 @@ CONFIG = 'name: NAME\ncorpus: {snapshot: {sources: [{name: a, uri: "/data"}]}}\n
 def publish(store, name: str, until: str) -> dict[str, str]:
     item = dict.fromkeys(work.DATA_STAGES, "0" * 64)
     item |= {"name": name, "until": until, "config": work.keep_config(parse(CONFIG.replace("NAME", name)))}
-    for stage, output in (("shard", "shards"), ("tokenizer", "tokenizer")):
+    for stage, output in (("shard", "shards"), ("tokenizer", "tokenizer"), ("mixture", "plan")):
         store.put_new(f"data/{stage}/{name}", b"x")
         made = Artifact(Output(digest=f"{name}-{stage}"), f"data/{stage}/{name}", store)
         item[stage] = put(store, stage, {"of": name}, {output: made})
