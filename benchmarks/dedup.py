@@ -96,7 +96,7 @@ def _quality(folder: Path, kept: set[str]) -> tuple[float, float]:
     return recall, len(right) / len(removed)
 
 
-def _pairs(sample: dict[str, npt.NDArray[np.int64]]) -> Iterable[tuple[str, str]]:
+def _pairs(sample: dict[str, npt.NDArray[np.uint32]]) -> Iterable[tuple[str, str]]:
     """Pairs that share a shingle: all others have Jaccard 0."""
     holders: dict[int, list[str]] = {}
     for name, found in sample.items():
@@ -106,7 +106,7 @@ def _pairs(sample: dict[str, npt.NDArray[np.int64]]) -> Iterable[tuple[str, str]
 
 
 def _with_partner(
-    removed: dict[str, npt.NDArray[np.int64]], sets: dict[str, npt.NDArray[np.int64]]
+    removed: dict[str, npt.NDArray[np.uint32]], sets: dict[str, npt.NDArray[np.uint32]]
 ) -> set[str]:
     """Those of `removed` that have a Jaccard of THRESHOLD or more with any other document."""
     names = sorted(removed)
@@ -127,11 +127,11 @@ def _with_partner(
     return right
 
 
-def _shingles(folder: Path) -> dict[str, npt.NDArray[np.int64]]:
+def _shingles(folder: Path) -> dict[str, npt.NDArray[np.uint32]]:
     import json
 
     return {
-        row["id"]: shingles(row["text"], 5).view(np.int64)
+        row["id"]: shingles(row["text"], 5)
         for path in sorted(folder.glob("*.jsonl"))
         for row in map(json.loads, path.open(encoding="utf-8"))
     }

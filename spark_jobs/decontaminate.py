@@ -5,7 +5,8 @@
 documents   id, source, path, member, offset, length, url, language, content, split, text, bytes,
             status (kept | contaminated | duplicate), rule, item (the first one found), cut (characters
             taken out)
-hits        one row an eval item and document: item, id, start, end, answered, action
+hits        one row an eval item and document: item, id, start, end, answered, action; nothing where there
+            are no eval sets
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ SCHEMA = (
     "language string, content string, split string, text string, bytes bigint, status string, rule string, "
     "item string, cut bigint, hits array<string>"
 )
+UNTOUCHED = (
+    *READ[:-2],
+    "text",
+    *("cast(octet_length(text) AS bigint) AS bytes", "'kept' AS status", "cast(null AS string) AS rule"),
+    *("cast(null AS string) AS item", "0L AS cut", "cast(array() AS array<string>) AS hits"),
+)
+"""SCHEMA of a document of which nothing is taken."""
 RULE = "contamination"
 REPEATS = "dedup.repeats"
 """Of a document that stands whole in others, piece by piece."""
@@ -44,49 +52,52 @@ def run(context: Context) -> Mapping[str, Artifact]:
     Raises:
         BalanceError: a document of a file was lost or doubled.
     """
-    decisions, items = context.inputs["decisions"], context.inputs["evals"].read()
-    cuts = context.inputs["cuts"]
+    items = context.inputs["evals"].read()
     _say_findable(context, items)
     with session(context) as spark:
-        survivors = read_table(spark, decisions).where("status = 'kept'").select("id", "content", "split")
-        texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
-        if cuts.output.rows:
-            F = functions()  # noqa: N806
-            places = F.collect_list(F.struct("start", "end")).alias("places")
-            survivors = survivors.join(read_table(spark, cuts).groupBy("id").agg(places), "id", "left")
-        else:
-            survivors = survivors.selectExpr(
-                "*", "cast(null AS array<struct<start: bigint, end: bigint>>) AS places"
-            )
-        rows = texts.join(survivors, "id").select(*READ)
-        judged = rows.mapInArrow(partial(_judge, items, context.config), SCHEMA)
+        judged = _judged(spark, context, items)
         group = (*FILE, "status", "rule", "split", "language")
         profile = write_table(spark, context, "documents", judged, group, ("bytes", "length"))
-        written = read_table(spark, context.artifact("documents", Output(digest="")))
-        columns = ("parts[0] AS item", "id", "int(parts[1]) AS start", "int(parts[2]) AS end")
-        found = written.selectExpr("id", "status", "explode(hits) AS hit").selectExpr(
-            "id", "status", "from_json(hit, 'array<string>') AS parts"
-        )
-        action = "CASE status WHEN 'kept' THEN 'cut' ELSE 'dropped' END AS action"
-        hits = write_table(
-            spark,
-            context,
-            "hits",
-            found.selectExpr(*columns, "parts[3] = 'true' AS answered", action),
-            ("item",),
-            (),
-        )
+        hits = _hits(spark, context) if json.loads(items) else context.blob("hits", b"", rows=0)
     check_files("decontaminate", Profile.from_bytes(context.inputs["decided"].read()).kept(), profile)
     output = profile.output()
     splits = _documents_by(profile, "split")
     facts = output.facts | {"splits": splits, "languages": _documents_by(profile, "language")}
-    found_items = {item: count for (item,), count in sorted(hits.counts_by("item").items())}
-    return {
-        "documents": context.artifact("documents", output.model_copy(update={"facts": facts})),
-        "hits": context.artifact(
-            "hits", Output(digest=hits.digest, rows=hits.rows, facts={"items": len(found_items)})
-        ),
-    }
+    documents = context.artifact("documents", output.model_copy(update={"facts": facts}))
+    return {"documents": documents, "hits": hits}
+
+
+def _judged(spark: Any, context: Context, items: bytes) -> Any:
+    """Surviving documents as SCHEMA has them."""
+    F, cuts = functions(), context.inputs["cuts"]  # noqa: N806
+    decided = read_table(spark, context.inputs["decisions"]).where("status = 'kept'")
+    survivors = decided.select("id", "content", "split")
+    texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
+    if not (cuts.output.rows or json.loads(items)):  # then no text need leave the JVM
+        return texts.drop("content", "split", "bytes").join(survivors, "id").selectExpr(*UNTOUCHED)
+    if cuts.output.rows:
+        places = F.collect_list(F.struct("start", "end")).alias("places")
+        survivors = survivors.join(read_table(spark, cuts).groupBy("id").agg(places), "id", "left")
+    else:
+        survivors = survivors.selectExpr(
+            "*", "cast(null AS array<struct<start: bigint, end: bigint>>) AS places"
+        )
+    rows = texts.join(survivors, "id").select(*READ)
+    return rows.mapInArrow(partial(_judge, items, context.config), SCHEMA)
+
+
+def _hits(spark: Any, context: Context) -> Artifact:
+    """The table of hits, of the documents that are written."""
+    written = read_table(spark, context.artifact("documents", Output(digest="")))
+    found = written.selectExpr("id", "status", "explode(hits) AS hit").selectExpr(
+        "id", "status", "from_json(hit, 'array<string>') AS parts"
+    )
+    columns = ("parts[0] AS item", "id", "int(parts[1]) AS start", "int(parts[2]) AS end")
+    action = "CASE status WHEN 'kept' THEN 'cut' ELSE 'dropped' END AS action"
+    rows = found.selectExpr(*columns, "parts[3] = 'true' AS answered", action)
+    hits = write_table(spark, context, "hits", rows, ("item",), ())
+    items = len(hits.counts_by("item"))
+    return context.artifact("hits", Output(digest=hits.digest, rows=hits.rows, facts={"items": items}))
 
 
 def _say_findable(context: Context, items: bytes) -> None:
@@ -107,7 +118,6 @@ def _documents_by(profile: Any, column: str) -> dict[str, int]:
 
 
 def _judge(items: bytes, config: DecontaminateConfig, batches: Iterator[Any]) -> Iterator[Any]:
-
     index = index_of(items, config.model_dump_json())
     for batch in batches:
         rows = []

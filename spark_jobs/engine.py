@@ -62,7 +62,7 @@ def session_confs() -> dict[str, str]:
         # A table of one commit needs one partition of its log, not 50.
         "spark.databricks.delta.snapshotPartitions": "1",
         # Bounds what a worker holds: 10,000 long documents a batch would be gigabytes.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
     }
     return confs | _s3a_confs()

@@ -1,11 +1,11 @@
 """MinHash for near-duplicate detection (Broder 1997), banded for LSH: a numpy kernel, the same on every
 machine.
 
-    text -> words -> shingles (64-bit hashes of n words in a row, a set) -> signature [bands * rows] -> one
-    key a band
+    text -> words -> n-grams (64-bit hashes of n words in a row) -> sketch [bands * rows] -> a key a band
 
 Two texts with Jaccard s of their shingle sets share a band's key with probability s^rows, so one of them with
-1 - (1 - s^rows)^bands. That only proposes pairs; `jaccard` decides.
+1 - (1 - s^rows)^bands; bands that overlap by half propose some more. That only proposes pairs; `jaccard`
+decides.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bloomery.config.corpus import MinHashConfig
+
 Hashes = npt.NDArray[np.uint64]
+Shingles = npt.NDArray[np.uint32]
 
 WORD = re.compile(r"\w+")
 BLOCK = 1 << 16
 """Characters hashed at once: a long text needs no more memory than a short one, but for its hashes."""
-CHUNK = 1024
-"""Shingles hashed at once: with 112 hash functions 0.5 MB, which stay in the cache."""
+DRAWS = 1024
+"""Hashes drawn at once for a short text: as a rule they fill each of 112 bins (112 ln 112 = 528)."""
 BASE = 0x9E3779B97F4A7C15
 
 
@@ -40,14 +43,21 @@ def normalised(text: str) -> str:
 
 def mix(values: Hashes) -> Hashes:
     """A bijection of 64-bit integers that leaves no pattern: SplitMix64's finaliser (Steele et al. 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed = values ^ (values >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
-def shingles(text: str, ngram: int) -> Hashes:
-    """Distinct hashes of each `ngram` words in a row; of all words where there are fewer: [shingles >= 1]."""
-    return np.unique(word_ngrams(text, ngram))
+def shingles(text: str, ngram: int) -> Shingles:
+    """Distinct hashes of each `ngram` words in a row; of all words where there are fewer: [shingles >= 1].
+
+    Of 32 bits, which take half the room: of n shingles n^2 / 2^33 meet another by chance, so that a Jaccard
+    index is right to 1e-4 even in a text of a million words.
+    """
+    return np.unique((word_ngrams(text, ngram) >> _HALF).astype(np.uint32))
 
 
 def word_ngrams(text: str, ngram: int) -> Hashes:
@@ -109,6 +119,8 @@ def word_hashes(text: str) -> Hashes:
 
 
 _ALL = (1 << 64) - 1
+_LOW = np.uint64((1 << 32) - 1)
+_HALF = np.uint64(32)
 
 
 def _values(text: str) -> Hashes:
@@ -136,57 +148,75 @@ def _powers(base: int) -> Hashes:
 
 
 def ngrams(hashes: Hashes, width: int) -> Hashes:
-    """Hash of each `width` words in a row, in order: [words - width + 1], none where there are fewer
-    words."""
+    """Hash of each `width` words in a row, in order: [words - width + 1], none where there are fewer.
+
+    That of words h is sum(h[i] * BASE^(width - 1 - i)) mod 2^64, mixed.
+    """
     count = max(0, len(hashes) - width + 1)
-    joined = hashes[:count]
+    joined = hashes[:count].copy()
     for position in range(1, width):
-        joined = mix(joined * np.uint64(0x9E3779B97F4A7C15) ^ hashes[position : position + count])
+        joined *= np.uint64(BASE)
+        joined += hashes[position : position + count]
     return mix(joined)
 
 
 class MinHash(NamedTuple):
-    """`bands` x `rows` hash functions h(x) = a x + b mod 2^32 of a shingle's leading half, drawn from a seed.
+    """A sketch of `bands` x `rows` bins, and the keys of its bands.
 
-    Shingles are mixed already, so affine functions serve; 32 bits take four times less time than 64.
+    Fast similarity sketching (Dahlgaard, Knudsen, Thorup, FOCS 2017, section 2): in round i < K each shingle
+    is thrown into one of K bins with the value (i, hash), in round K + j into bin j; a bin keeps the least
+    value. One round serves a long text, where MinHash hashes each shingle K times. Two sketches agree in a
+    bin with probability J, and their estimate of J varies less than MinHash's.
     """
 
     bands: int
     rows: int
-    a: npt.NDArray[np.uint32]
-    b: npt.NDArray[np.uint32]
+    overlap: bool
+    starts: Hashes
+    """What sets each round's hash function apart: [2 K]."""
 
     @classmethod
-    def drawn(cls, bands: int, rows: int, seed: int) -> MinHash:
-        """The functions of a seed; the same with every version of numpy."""
-        count = bands * rows
-        start = np.uint64(seed * 0xD1B54A32D192ED03 % (1 << 64))
-        draws = _leading_half(mix(mix(np.arange(2 * count, dtype=np.uint64)) + start))
-        return cls(bands, rows, draws[:count] | np.uint32(1), draws[count:])
+    def drawn(cls, config: MinHashConfig) -> MinHash:
+        """The sketch of a config's seed; the same with every version of numpy."""
+        count, start = 2 * config.bands * config.rows, np.uint64(config.seed * 0xD1B54A32D192ED03 & _ALL)
+        starts = mix(mix(np.arange(count, dtype=np.uint64)) + start)
+        return cls(config.bands, config.rows, config.overlap and config.rows > 1, starts)
 
-    def band_keys(self, found: Hashes) -> npt.NDArray[np.int64]:
-        """Keys of a shingle set (or list: what is in it twice counts once), one a band, no two alike:
-        [bands]."""
-        halves = _leading_half(found)
-        least = np.full(self.bands * self.rows, np.iinfo(np.uint32).max, np.uint32)
-        room = np.empty((len(least), min(CHUNK, len(found))), np.uint32)
-        for start in range(0, len(found), CHUNK):
-            part = halves[start : start + CHUNK]
-            hashed = np.multiply(self.a[:, None], part, out=room[:, : len(part)])  # [functions, chunk]
-            hashed += self.b[:, None]
-            np.minimum(least, hashed.min(axis=1), out=least)
-        signature = least.astype(np.uint64).reshape(self.bands, self.rows)
-        keys = mix(np.arange(self.bands, dtype=np.uint64))
+    def sketch(self, found: Hashes) -> Hashes:
+        """The least value in each bin of a shingle set (or list: what is in it twice counts once): [K]."""
+        bins = self.bands * self.rows
+        least = np.full(bins, _ALL, np.uint64)
+        rounds = max(1, DRAWS // len(found))
+        for first in range(0, bins, rounds):
+            last = min(first + rounds, bins)
+            for start in range(0, len(found), BLOCK):
+                draws = mix(
+                    found[start : start + BLOCK] + self.starts[first:last, None]
+                )  # [rounds, shingles]
+                into = (draws >> _HALF) * np.uint64(bins) >> _HALF
+                values = np.arange(first, last, dtype=np.uint64)[:, None] << _HALF | draws & _LOW
+                np.minimum.at(least, into.ravel().view(np.int64), values.ravel())
+            if least.max() != _ALL:
+                return least
+        empty = np.flatnonzero(least == np.uint64(_ALL))
+        draws = mix(found + self.starts[bins + empty, None]).min(axis=1)  # [empty]
+        least[empty] = (bins + empty.astype(np.uint64)) << _HALF | draws >> _HALF
+        return least
+
+    def band_keys(self, sketches: Hashes) -> npt.NDArray[np.int64]:
+        """Keys of sketches [texts, K], no two of a text alike: of each band; with `overlap` also of those
+        that begin half a band later, the last of them joined to the beginning: [texts, bands or 2 * bands].
+        """
+        shifts = (0, self.rows // 2) if self.overlap else (0,)
+        rolled = np.stack([np.roll(sketches, -shift, axis=1) for shift in shifts], axis=1)
+        banded = rolled.reshape(len(sketches), len(shifts) * self.bands, self.rows)
+        keys = np.broadcast_to(mix(np.arange(banded.shape[1], dtype=np.uint64)), banded.shape[:2])
         for row in range(self.rows):
-            keys = mix(keys ^ signature[:, row])
+            keys = mix(keys ^ banded[:, :, row])
         return keys.view(np.int64)
 
 
-def _leading_half(values: Hashes) -> npt.NDArray[np.uint32]:
-    return (values >> np.uint64(32)).astype(np.uint32)
-
-
-def jaccard(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> float:
+def jaccard(one: Shingles, other: Shingles) -> float:
     """Jaccard index of two sets given as arrays of distinct elements."""
     both = len(np.intersect1d(one, other, assume_unique=True))
     return both / (len(one) + len(other) - both)

@@ -24,11 +24,11 @@ from bloomery.artifacts.stage import Context
 from bloomery.config.base import identity
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents, read_live, read_parts, union
-from spark_jobs.signatures import distinct_contents
 from spark_jobs.stages import PAIRS
-from spark_jobs.tables import FILE, read_table, record_batch, scratch_table, write_table
+from spark_jobs.tables import FILE, joined, read_table, record_batch, scratch_table, write_table
 
 LEADERS = 4
+CANDIDATES = "band bigint, a string, b string"
 JACCARDS = "a string, b string, jaccard double"
 SHINGLES = "content string, shingles binary"
 
@@ -44,8 +44,8 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `pairs`."""
     signatures, before = context.inputs["signatures"], _before(context)
     with session(context) as spark:
-        contents = distinct_contents(read_documents(spark, signatures, "content", "bands"))
-        members = contents.selectExpr("content", "explode(bands) AS band")
+        signed = read_documents(spark, signatures, "content", "bands")
+        members = signed.selectExpr("explode(bands) AS band", "content")
         if before:
             pairs = _again(spark, context, before, members)
         else:
@@ -152,13 +152,36 @@ def _touched(spark: Any, before: Before, now: Artifact) -> Any:
 
 def _candidates(members: Any) -> Any:
     """(band, a, b) with a < b: pairs of contents in a bucket, b against the least contents of it."""
-    F = functions()  # noqa: N806
-    pairs = f"""
-        explode(flatten(transform(slice(contents, 1, {LEADERS}),
-            a -> transform(filter(contents, b -> b > a), b -> struct(a AS a, b AS b))))) AS pair
-    """
-    buckets = members.groupBy("band").agg(F.array_sort(F.collect_list("content")).alias("contents"))
-    return buckets.where(F.size("contents") > 1).selectExpr("band", pairs).select("band", "pair.a", "pair.b")
+    buckets = members.select("band", "content").repartition("band").sortWithinPartitions("band", "content")
+    return buckets.mapInArrow(_pair_up, CANDIDATES)
+
+
+def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
+    """Pairs each content of a bucket with its LEADERS first ones, of rows by (band, content)."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    leaders = None  # of the bucket that the batch before ended in
+    for table in joined(batches):
+        known = len(leaders) if leaders else 0
+        rows = pa.concat_tables([leaders, table]) if leaders else table
+        if not len(rows):
+            continue
+        bands = rows["band"].to_numpy()
+        other = np.append(True, bands[1:] != bands[:-1])
+        fresh = pc.not_equal(rows["content"][1:], rows["content"][:-1]).to_numpy(zero_copy_only=False)
+        places = np.flatnonzero(other | np.append(True, fresh))  # exact duplicates are one content
+        rows, firsts = rows.take(places), np.flatnonzero(other[places])
+        own = np.repeat(firsts, np.diff(firsts, append=len(rows)))  # where each row's bucket begins
+        pairs = [(own + rank, np.arange(len(rows))) for rank in range(LEADERS)]
+        one, two = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+        new = (one < two) & (two >= known)
+        one, two = one[new], two[new]
+        contents = rows["content"].combine_chunks()
+        columns = [pa.array(bands[places][two]), contents.take(one), contents.take(two)]
+        yield pa.RecordBatch.from_arrays(columns, ["band", "a", "b"])
+        leaders = rows.slice(int(firsts[-1]), LEADERS)
 
 
 def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
@@ -178,7 +201,7 @@ def _verify(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         pairs = zip(*(batch.column(name) for name in ("a", "b", "one", "other")), strict=True)
         rows = [
-            (a.as_py(), b.as_py(), jaccard(*(np.frombuffer(s.as_buffer(), np.int64) for s in (one, other))))
+            (a.as_py(), b.as_py(), jaccard(*(np.frombuffer(s.as_buffer(), np.uint32) for s in (one, other))))
             for a, b, one, other in pairs
         ]
         yield record_batch(rows, JACCARDS)

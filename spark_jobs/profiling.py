@@ -26,14 +26,13 @@ from bloomery.config.corpus import DecontaminateConfig
 from spark_jobs.cleaning.signals import SIGNALS, column
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents, union
-from spark_jobs.statistics import ROWS, Statistics, keys, of_records, of_texts, words_of
-from spark_jobs.tables import Profile, read_table, record_batch
+from spark_jobs.statistics import Statistics, keys, of_records, of_texts, words_of
+from spark_jobs.tables import Profile, joined, read_table, record_batch
 
 NULLABLE = ("url", "date", "licence", "language")
 NUMERIC = ("language_score", *map(column, SIGNALS))
 HEAD = 400
 """Characters of a sample's text."""
-BATCH_BYTES = 32 << 20
 STANDARD = DecontaminateConfig()
 """What counts as holding an item, whatever `decontaminate` was told to look for."""
 TALLY = "kind string, key bigint, part string"
@@ -223,7 +222,7 @@ def _texts(
 
 def _count(measure: Callable[[Any], Statistics], batches: Iterator[Any]) -> Iterator[Any]:
     """The statistics of a partition, as one row."""
-    found = sum((measure(rows) for rows in tables(batches)), Statistics())
+    found = sum((measure(rows) for rows in joined(batches)), Statistics())
     yield record_batch([(found.to_json(),)], "part string")
 
 
@@ -239,7 +238,7 @@ def _tally(items: bytes, batches: Iterator[Any]) -> Iterator[Any]:
     from spark_jobs.contamination import index_of
 
     index, found = index_of(items, STANDARD.model_dump_json()), Statistics()
-    for rows in tables(batches):
+    for rows in joined(batches):
         words = words_of(rows["text"])
         found += of_texts(rows, words, index)
         # Contents are alike where they differ only in case and white space.
@@ -248,19 +247,3 @@ def _tally(items: bytes, batches: Iterator[Any]) -> Iterator[Any]:
             columns = [pa.repeat(kind, len(rows)), hashes, pa.nulls(len(rows), pa.string())]
             yield pa.RecordBatch.from_arrays(columns, ["kind", "key", "part"])
     yield record_batch([("part", 0, found.to_json())], TALLY)
-
-
-def tables(batches: Iterator[Any]) -> Iterator[Any]:
-    """Tables of up to ROWS rows or BATCH_BYTES, of batches that are smaller: numpy and pyarrow like long
-    columns."""
-    import pyarrow as pa
-
-    held: list[Any] = []
-    for batch in batches:
-        held.append(batch)
-        rows, size = sum(map(len, held)), sum(one.nbytes for one in held)
-        if rows >= ROWS or size >= BATCH_BYTES:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held = []
-    if held:
-        yield pa.Table.from_batches(held).combine_chunks()

@@ -14,10 +14,10 @@ from typing import Any
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import MinHashConfig
-from spark_jobs.engine import functions, session
+from spark_jobs.engine import session
 from spark_jobs.parts import gather
 from spark_jobs.stages import SIGNATURES_PART
-from spark_jobs.tables import FILE, Profile, check_files, read_table, record_batch, write_table
+from spark_jobs.tables import FILE, Profile, check_files, read_table, write_table
 
 READ = ("id", "source", "path", "length", "url", "text")
 SCHEMA = (
@@ -49,25 +49,24 @@ def run(context: Context) -> Mapping[str, Artifact]:
     }
 
 
-def distinct_contents(signatures: Any) -> Any:
-    """(content, bands) of each content, once."""
-    F = functions()  # noqa: N806
-    return signatures.groupBy("content").agg(F.any_value("bands").alias("bands"))
-
-
 def _sign(config: MinHashConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    import numpy as np
+    import pyarrow as pa
+
     from spark_jobs.minhash import MinHash, content_of, word_ngrams
 
-    minhash = MinHash.drawn(config.bands, config.rows, config.seed)
+    minhash = MinHash.drawn(config)
     for batch in batches:
-        yield record_batch(
+        texts = batch.column("text").to_pylist()
+        keys = minhash.band_keys(np.stack([minhash.sketch(word_ngrams(t, config.ngram)) for t in texts]))
+        ends = np.arange(0, keys.size + 1, keys.shape[1], dtype=np.int32)
+        yield pa.RecordBatch.from_arrays(
             [
-                (
-                    *(row[name] for name in READ[:-1]),
-                    *("kept", None, content_of(row["text"])),
-                    minhash.band_keys(word_ngrams(row["text"], config.ngram)),
-                )
-                for row in batch.to_pylist()
+                *batch.drop_columns(["text"]).columns,
+                pa.repeat("kept", len(batch)),
+                pa.nulls(len(batch), pa.string()),
+                pa.array(map(content_of, texts), pa.string()),
+                pa.ListArray.from_arrays(ends, keys.ravel()),
             ],
-            SCHEMA,
+            [column.split()[0] for column in SCHEMA.split(", ")],
         )

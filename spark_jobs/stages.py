@@ -64,7 +64,7 @@ CLEAN_PART = Stage(
 CLEAN = collected(CLEAN_PART, "measure.documents")
 SIGNATURES_PART = Stage(
     "signatures_part",
-    1,
+    2,
     MinHashConfig,
     {"documents": "clean_part.documents", "profile": "clean_part.profile"},
     body="spark_jobs.signatures:run",
@@ -72,7 +72,7 @@ SIGNATURES_PART = Stage(
 SIGNATURES = collected(SIGNATURES_PART, "clean.documents")
 PAIRS = Stage(
     "pairs",
-    2,
+    3,
     MinHashConfig,
     {"signatures": "signatures.documents", "documents": "clean.documents"},
     body="spark_jobs.pairs:run",

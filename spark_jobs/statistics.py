@@ -31,8 +31,6 @@ _EDGES = 2.0 ** (np.arange(1, OCTAVE) / OCTAVE - 1)
 
 SAMPLES = 5
 """Records kept as samples of each rule, and of what was kept."""
-ROWS = 8192
-"""Rows that are measured at once."""
 
 LOOKS: Mapping[str, str] = {
     "api_key": "AKIA|ASIA|gh[pousr]_|github_pat_|glpat-|sk-|k_live_|xox|AIza|hf_|npm_|SG[.]|-----BEGIN",

@@ -25,6 +25,9 @@ from bloomery.errors import BloomeryError
 Key = tuple[str, ...]
 FILE = ("source", "path")
 """Columns that name a record's file."""
+ROWS = 8192
+"""Rows that are worked on at once where columns are short."""
+BATCH_BYTES = 32 << 20
 
 
 class BalanceError(BloomeryError):
@@ -242,6 +245,21 @@ _ARROW: dict[str, Callable[[Any], Any]] = {
     "array<string>": lambda pa: pa.list_(pa.string()),
     "array<bigint>": lambda pa: pa.list_(pa.int64()),
 }
+
+
+def joined(batches: Iterator[Any]) -> Iterator[Any]:
+    """Tables of up to ROWS rows or BATCH_BYTES, of batches that are smaller: numpy and pyarrow like long
+    columns."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= ROWS or sum(one.nbytes for one in held) >= BATCH_BYTES:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held = []
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
 
 
 def check_balance(stage: str, read: int | None, written: int) -> None:

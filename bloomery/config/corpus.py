@@ -18,6 +18,7 @@ class MinHashConfig(Config):
     ngram: int = Field(5, ge=1, description="words a shingle")
     bands: int = Field(14, ge=1, description="bands of the MinHash signature")
     rows: int = Field(8, ge=1, description="rows a band")
+    overlap: bool = Field(True, description="bands also begin half a band later: more near duplicates found")
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the hash functions")
 
 

@@ -90,7 +90,7 @@ def load(path: str | Path) -> RunConfig:
 def parse(text: str, name: str = "config") -> RunConfig:
     """A run's config from YAML (or JSON) text; `name` stands for it in errors."""
     try:
-        raw = yaml.safe_load(text)
+        raw = UniqueKeys(text).get_single_data()
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {error}", "mend the file at the line named above") from error
     if not isinstance(raw, dict):
@@ -105,6 +105,20 @@ def parse(text: str, name: str = "config") -> RunConfig:
             f"{name}: {len(lines)} wrong field(s):\n  " + "\n  ".join(lines),
             "`bloomery config configs/demo.yaml` lists every field with its meaning",
         ) from error
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, of which YAML's usual reading drops all but the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, each key once."""
+        known: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in known and key != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} again", key_node.start_mark)
+            known.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def _explain(item: Any) -> str:

@@ -26,6 +26,8 @@ def test_every_config_of_the_project_is_valid(path):
     [
         ("name: [", ["not YAML"]),
         ("- a", ["holds list", "expected a mapping"]),
+        (SMALL + "train: {steps: 9}\ntrain: {seed: 2}\n", ["not YAML", "key 'train' again", "line 4"]),
+        (SMALL + "train:\n  steps: 9\n  seed: 1\n  steps: 10\n", ["key 'steps' again", "line 6"]),
         (SMALL + "trian: {}\n", ["trian: unknown key", "allowed here:", "train"]),
         (
             SMALL + "train: {model: {width: 100, heads: 3}}",
@@ -51,7 +53,7 @@ def test_every_config_of_the_project_is_valid(path):
             SMALL + "execution: {spark: {remote: 'spark://x'}}",
             ["execution.spark.remote", "found 'spark://x'"],
         ),
-        (SMALL + "corpus: {snapshot: {sources: []}}", ["corpus.snapshot.sources", "at least 1 item"]),
+        ("name: x\ncorpus: {snapshot: {sources: []}}", ["corpus.snapshot.sources", "at least 1 item"]),
         ("name: x\n", ["corpus: missing"]),
         ("name: 'A B'\ncorpus: {}", ["name:", "found 'A B'"]),
         (

@@ -120,3 +120,23 @@ def test_no_item_is_left_in_the_corpus(pipeline, action):
         "decontaminate",
         "ledger",
     ]
+
+
+def test_the_table_is_the_same_where_nothing_is_found_as_where_nothing_is_looked_for(pipeline):
+    folder = pipeline.corpus / "texts"
+    folder.mkdir()
+    texts = [prose(n) for n in range(5)] + [prose(0), "\U0001f600 " + prose(6)]
+    rows = [{"id": n, "text": text, "url": f"https://example.org/{n}"} for n, text in enumerate(texts)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evals = pipeline.corpus / "evals.jsonl"
+    evals.write_text(json.dumps({"question": QUESTION, "answer": "72 clips"}) + "\n")
+    sources = snapshot_config(folder).sources
+    way = ("ingest", "measure", "clean", "signatures", "pairs", "dedup", "decontaminate")
+    found = []
+    for sets in ((EvalSet(name="gsm8k", uri=str(evals)),), ()):
+        pipeline.snapshot = SnapshotConfig(sources=sources, eval_sets=sets)
+        pipeline.run(*way)
+        outputs = pipeline.outcomes["decontaminate"].manifest.outputs
+        found.append(outputs["documents"])
+        assert outputs["hits"].rows == 0
+    assert found[0] == found[1] and found[0].documents == 6

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import minhash
+from bloomery.config.corpus import MinHashConfig
+from spark_jobs import minhash, tables
 from spark_jobs.components import forest
-from spark_jobs.minhash import MinHash, jaccard, normalised, shingles, word_hashes, words_of
+from spark_jobs.minhash import (
+    Hashes,
+    MinHash,
+    jaccard,
+    normalised,
+    shingles,
+    word_hashes,
+    word_ngrams,
+    words_of,
+)
+from spark_jobs.pairs import LEADERS, _pair_up
+from spark_jobs.tables import record_batch
 from tests.spark_jobs.corpus import prose
 
-FROZEN = [-7800559962542336001, -5347620574820533320, -2856700008250500010]
+FROZEN = [-8211753855177477893, 6183160233490201454, -526711655181308474]
+
+
+def drawn(bands: int, rows: int, seed: int, overlap: bool = False) -> MinHash:
+    return MinHash.drawn(MinHashConfig(bands=bands, rows=rows, seed=seed, overlap=overlap))
+
+
+def keys_of(functions: MinHash, found: Hashes) -> npt.NDArray[np.int64]:
+    """Keys of one text, which are the same whatever stands beside it."""
+    beside = functions.sketch(found + np.uint64(1))
+    keys = functions.band_keys(np.stack([beside, functions.sketch(found)]))
+    assert np.array_equal(keys[1], functions.band_keys(functions.sketch(found)[None])[0])
+    return keys[1]
 
 
 def test_shingles_are_a_set_of_words_in_a_row():
@@ -42,28 +68,75 @@ def test_hashes_are_those_of_the_words_in_blocks_of_any_size(text, block):
 
 def test_keys_are_frozen():
     """Equal on every machine and with every numpy, or a corpus would change under the same config."""
-    keys = MinHash.drawn(3, 2, seed=1).band_keys(shingles("the quick brown fox jumps over the lazy dog", 3))
+    keys = keys_of(drawn(3, 2, seed=1), word_ngrams("the quick brown fox jumps over the lazy dog", 3))
     assert keys.tolist() == FROZEN
-    assert MinHash.drawn(3, 2, seed=2).band_keys(shingles("the quick", 3)).tolist() != FROZEN
+    assert keys_of(drawn(3, 2, seed=2), word_ngrams("the quick", 3)).tolist() != FROZEN
 
 
 def test_equal_rows_estimate_the_jaccard():
     draw = random.Random(1)
     pool = np.array([draw.getrandbits(64) for _ in range(3000)], np.uint64)
     one, other = pool[:2000], pool[1000:]  # Jaccard 1/3
-    functions = MinHash.drawn(2000, 1, seed=3)
-    share = np.mean(functions.band_keys(one) == functions.band_keys(other))
+    functions = drawn(2000, 1, seed=3)
+    share = np.mean(keys_of(functions, one) == keys_of(functions, other))
     assert share == pytest.approx(1 / 3, abs=0.04)
-    assert jaccard(one.view(np.int64), other.view(np.int64)) == pytest.approx(1 / 3)
+    assert jaccard(*((s >> np.uint64(32)).astype(np.uint32) for s in (one, other))) == pytest.approx(1 / 3)
 
 
 def test_near_duplicates_share_a_band_and_others_do_not():
-    functions = MinHash.drawn(14, 8, seed=1)
+    functions = drawn(14, 8, seed=1, overlap=True)
     text = prose(1, 40)
     near = text.replace("river", "stream", 1)
-    keys = [set(functions.band_keys(shingles(t, 5)).tolist()) for t in (text, near, prose(2, 40))]
+    keys = [set(keys_of(functions, word_ngrams(t, 5)).tolist()) for t in (text, near, prose(2, 40))]
     assert keys[0] & keys[1] and not keys[0] & keys[2]
-    assert len(keys[0]) == 14
+    assert len(keys[0]) == 28
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 60, 500, 5000])
+def test_a_sketch_is_that_of_the_set_whatever_its_size(size):
+    """Each bin agrees with probability J, in sets of a few shingles as well as in long ones."""
+    draw, agreed, true = np.random.default_rng(size), [], []
+    for seed in range(30):
+        pool = draw.integers(0, 1 << 64, size * 3 // 2 + 1, dtype=np.uint64)
+        one, other = pool[:size], np.concatenate([pool[size // 2 :], pool[size // 2 :]])
+        functions = drawn(14, 8, seed)
+        agreed.append(np.mean(functions.sketch(one) == functions.sketch(other)))
+        true.append(jaccard(*(np.unique(s).astype(np.uint32) for s in (one, other))))
+        assert np.array_equal(functions.sketch(one), functions.sketch(one[::-1].repeat(2)))
+    assert np.mean(agreed) == pytest.approx(np.mean(true), abs=0.03)
+
+
+def test_bands_that_overlap_propose_what_bands_do_and_more():
+    texts = [prose(number, 30) for number in range(3)]
+    for text in texts:
+        with_, without = (
+            keys_of(drawn(14, 8, 1, overlap), word_ngrams(text, 5)) for overlap in (True, False)
+        )
+        assert with_[:14].tolist() == without.tolist() and len(set(with_.tolist())) == 28
+    assert len(keys_of(drawn(5, 1, 1, overlap=True), word_ngrams(texts[0], 5))) == 5
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.sampled_from("abcdefghij")), max_size=40), st.data())
+@settings(deadline=None)  # the first call imports pyarrow
+def test_each_content_of_a_bucket_is_paired_with_its_leaders(rows, data):
+    """Whatever the batches, and however often a content stands in a bucket."""
+    rows = sorted(rows)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
+    batches = [
+        record_batch(rows[start:stop], "band bigint, content string")
+        for start, stop in pairwise([0, *cuts, len(rows)])
+    ]
+    usual = tables.ROWS
+    try:
+        tables.ROWS = data.draw(st.integers(1, 10))
+        found = [tuple(row.values()) for batch in _pair_up(iter(batches)) for row in batch.to_pylist()]
+    finally:
+        tables.ROWS = usual
+    buckets: dict[int, list[str]] = {}
+    for band, content in sorted(set(rows)):
+        buckets.setdefault(band, []).append(content)
+    expected = [(k, a, b) for k, bucket in buckets.items() for a in bucket[:LEADERS] for b in bucket if a < b]
+    assert sorted(found) == sorted(expected)
 
 
 @given(
