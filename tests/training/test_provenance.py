@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import defaultdict
 
@@ -159,16 +158,9 @@ def test_the_command_line_answers(trained, monkeypatch, tmp_path):
 
     document = trace_step(run, 3)[-1].document
     assert document in said("trace", ranks.run[:9], "--step", "3")
-    steps = [
-        json.loads(line)["step"]
-        for line in said("trace", ranks.run[:9], "--doc", document).splitlines()
-        if '"step"' in line
-    ]
-    assert '"step": 3' in told
+    assert '"step": 3,' in said("trace", ranks.run[:9], "--doc", document)
     assert "steps are as their receipt says" in said("verify-run", ranks.run[:9])
-    assert f"{document}: taken down; steps that saw it: " in said(
-        "takedown", ranks.run[:9], "--doc", document
-    )
+    assert "taken down; steps that saw it: " in said("takedown", ranks.run[:9], "--doc", document)
     refused = CliRunner().invoke(app, ["trace", ranks.run[:9]])
     assert "one of --step and --doc" in str(refused.exception)
     settings.cache_clear()
