@@ -116,16 +116,16 @@ class Loader:
         self.data, self.rank, self.ranks, self.step = data, rank, ranks, step
         self._thread: threading.Thread | None = None
 
-    def _start(self) -> None:
+    def _start(self, step: int) -> None:
         self._queue: queue.Queue[list[Batch] | Exception] = queue.Queue(maxsize=AHEAD)
         self._window: Iterator[Batch] = iter(())
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._prefetch, name="loader", daemon=True)
+        self._thread = threading.Thread(target=self._prefetch, args=(step,), name="loader", daemon=True)
         self._thread.start()
 
-    def _prefetch(self) -> None:
+    def _prefetch(self, step: int) -> None:
         """Begins with one step, for a run that waits for it, and doubles what is planned and read at once."""
-        data, step, planned, window = self.data, self.step, 1, 1
+        data, planned, window = self.data, 1, 1
         try:
             while step < data.feed.steps and not self._stop.is_set():
                 data.ahead(step)
@@ -154,8 +154,16 @@ class Loader:
             Exception: what ended the thread.
         """
         began = time.monotonic()
-        if self._thread is None:
-            self._start()
+        if self._thread is None:  # the first batch has nobody to wait for
+            [batch] = read_steps(self.data, plan_steps(self.data, self.step, 1, self.rank, self.ranks))
+            self._start(self.step + 1)
+        else:
+            batch = self._next()
+        batch.stalled = time.monotonic() - began
+        self.step = batch.step + 1
+        return batch
+
+    def _next(self) -> Batch:
         batch = next(self._window, None)
         if batch is None:
             found = self._queue.get()
@@ -163,8 +171,6 @@ class Loader:
                 raise found
             self._window = iter(found)
             batch = next(self._window)
-        batch.stalled = time.monotonic() - began
-        self.step = batch.step + 1
         return batch
 
     def around(self, damage: list[Damage], step: int) -> None:

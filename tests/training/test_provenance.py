@@ -8,8 +8,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from bloomery.artifacts.canonical import sha256
+from bloomery.cli import app
+from bloomery.config.settings import settings
 from bloomery.config.training import ScheduleConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.format import ShardError
@@ -140,3 +143,24 @@ def test_what_is_not_there_is_named(trained):
     with pytest.raises(ShardError, match="held out"):
         take_down(store, "0" * 64, [held_out])
     assert trace_document(run, held_out.id)[1] == []
+
+
+def test_the_command_line_answers(trained, monkeypatch, tmp_path):
+    ranks, _, run = trained
+    monkeypatch.setenv("BLOOMERY_HOME", str(tmp_path))
+    monkeypatch.setenv("BLOOMERY_STORE", ranks.world.store.uri)
+    settings.cache_clear()
+
+    def said(*words):
+        found = CliRunner().invoke(app, list(words))
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    document = trace_step(run, 3)[-1].document
+    assert document in said("trace", ranks.run[:9], "--step", "3")
+    assert '"step": 3,' in said("trace", ranks.run[:9], "--doc", document)
+    assert "steps are as their receipt says" in said("verify-run", ranks.run[:9])
+    assert "taken down; steps that saw it: " in said("takedown", ranks.run[:9], "--doc", document)
+    refused = CliRunner().invoke(app, ["trace", ranks.run[:9]])
+    assert "one of --step and --doc" in str(refused.exception)
+    settings.cache_clear()
