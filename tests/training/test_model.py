@@ -117,7 +117,7 @@ for window in (None, 1, 9):
 
 
 def test_flex_attention_sees_the_same():
-    """What a GPU runs compiled, here uncompiled. In a process of its own: one that has imported it cannot fork
+    """What a GPU runs compiled, here uncompiled. In a process of its own: who has imported it cannot fork
     ranks any more."""
     subprocess.run([sys.executable, "-P", "-c", FLEX], check=True, timeout=120, cwd=ROOT)
 
