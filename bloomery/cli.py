@@ -304,8 +304,9 @@ def trace(
         raise BloomeryError("trace takes one of --step and --doc", "bloomery trace demo --step 100")
     opened = _run(run)
     if step is not None:
+        parts = list(trace_step(opened, step))
         console.print_json(data={"run": opened.key, "table": opened.data.dataset.manifest.table})
-        for part in trace_step(opened, step):
+        for part in parts:
             print(json.dumps(part._asdict() | {"origin": part.origin._asdict()}))
         return
     found, exposures = trace_document(opened, str(doc))
@@ -328,7 +329,7 @@ def takedown(
     take_down(_store(), opened.shards.output.digest, found)
     for document in doc:
         _, exposures = trace_document(opened, document)
-        steps = [str(exposure.step) for exposure in exposures if exposure.done]
+        steps = dict.fromkeys(str(exposure.step) for exposure in exposures if exposure.done)
         console.print(
             f"{document}: taken down; steps that saw it: {', '.join(steps) or 'none'}", markup=False
         )

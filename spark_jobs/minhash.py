@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bloomery.config.corpus import MinHashConfig
+from bloomery.shards.order import mix
 
 Hashes = npt.NDArray[np.uint64]
 Shingles = npt.NDArray[np.uint32]
@@ -39,16 +40,6 @@ def content_of(text: str) -> str:
 def normalised(text: str) -> str:
     """The text by which exact duplicates are told: lower case, each white space one blank."""
     return " ".join(text.lower().split())
-
-
-def mix(values: Hashes) -> Hashes:
-    """A bijection of 64-bit integers that leaves no pattern: SplitMix64's finaliser (Steele et al. 2014)."""
-    mixed = values ^ (values >> np.uint64(30))
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
 
 
 def shingles(text: str, ngram: int) -> Shingles:

@@ -79,11 +79,16 @@ def _feistel(value: _Words, bits: int, rounds: list[tuple[int, np.uint64]]) -> _
     return (high << low_bits) | low
 
 
-def mix(word: _Words) -> _Words:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), arithmetic modulo 2^64."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
+def mix(words: _Words) -> _Words:
+    """A bijection of 64-bit integers that leaves no pattern: the finaliser of SplitMix64 (Steele, Lea, Flood,
+    OOPSLA 2014), arithmetic modulo 2^64.
+    """
+    mixed = words ^ (words >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def block_size(samples: int, shards: int) -> int:
