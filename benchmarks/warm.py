@@ -118,7 +118,10 @@ def load(context: Context) -> Mapping[str, Artifact]:
     """Body: the table that `clean` would have made of texts that it keeps."""
     with session(context) as spark:
         rows = spark.read.schema("id string, text string").json(context.config.folder)
-        about = "'bench' AS source, 'texts' AS path, cast(null AS string) AS url, octet_length(text) AS bytes"
+        about = (
+            "'bench' AS source, 'texts' AS path, cast(null AS bigint) AS member, 0L AS offset, "
+            "cast(null AS string) AS url, octet_length(text) AS bytes"
+        )
         rest = "cast(octet_length(text) AS bigint) AS length, 'en' AS language, 'kept' AS status"
         rows = rows.selectExpr(
             "id", *about.split(", "), *rest.split(", "), "cast(null AS string) AS rule", "text"

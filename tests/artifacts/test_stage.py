@@ -228,9 +228,11 @@ def test_a_dead_holder_is_taken_over_at_once_and_a_silent_one_after_its_lease(tm
     monkeypatch.setenv("TOY_PAUSE", "30")
     victim = fork.Process(target=_run, args=(tmp_path / "store", 20.0, None))
     victim.start()
-    while not list(LocalStore(tmp_path / "store").keys("claims/")):
+    store = LocalStore(tmp_path / "store")
+    while not (claims := list(store.keys("claims/"))):
         time.sleep(0.01)
-    os.kill(victim.pid, signal.SIGSTOP)
+    with store._lock(claims[0]):  # not while it holds the lock of the claim, which it has just written
+        os.kill(victim.pid, signal.SIGSTOP)
     monkeypatch.setenv("TOY_PAUSE", "0")
     began = time.monotonic()
     outcome = run_stage(MAKE, ToyConfig(size=1000), {}, LocalStore(tmp_path / "store"), log=quiet, lease=1.5)
