@@ -304,7 +304,7 @@ def trace(
         raise BloomeryError("trace takes one of --step and --doc", "bloomery trace demo --step 100")
     opened = _run(run)
     if step is not None:
-        parts = list(trace_step(opened, step))
+        parts = trace_step(opened, step)
         console.print_json(data={"run": opened.key, "table": opened.data.dataset.manifest.table})
         for part in parts:
             print(json.dumps(part._asdict() | {"origin": part.origin._asdict()}))

@@ -53,12 +53,13 @@ def run(context: Context) -> Mapping[str, Artifact]:
         BalanceError: a document of a file was lost or doubled.
     """
     items = context.inputs["evals"].read()
-    _say_findable(context, items)
+    wanted = [Item(*row) for row in json.loads(items)]
+    _say_findable(context, wanted)
     with session(context) as spark:
-        judged = _judged(spark, context, items)
+        judged = _judged(spark, context, items if wanted else None)
         group = (*FILE, "status", "rule", "split", "language")
         profile = write_table(spark, context, "documents", judged, group, ("bytes", "length"))
-        hits = _hits(spark, context) if json.loads(items) else context.blob("hits", b"", rows=0)
+        hits = _hits(spark, context) if wanted else context.blob("hits", b"", rows=0)
     check_files("decontaminate", Profile.from_bytes(context.inputs["decided"].read()).kept(), profile)
     output = profile.output()
     splits = _documents_by(profile, "split")
@@ -67,13 +68,13 @@ def run(context: Context) -> Mapping[str, Artifact]:
     return {"documents": documents, "hits": hits}
 
 
-def _judged(spark: Any, context: Context, items: bytes) -> Any:
-    """Surviving documents as SCHEMA has them."""
+def _judged(spark: Any, context: Context, items: bytes | None) -> Any:
+    """Surviving documents as SCHEMA has them; `items` are None where no eval set was given."""
     F, cuts = functions(), context.inputs["cuts"]  # noqa: N806
     decided = read_table(spark, context.inputs["decisions"]).where("status = 'kept'")
     survivors = decided.select("id", "content", "split")
     texts = read_documents(spark, context.inputs["documents"]).where("status = 'kept'")
-    if not (cuts.output.rows or json.loads(items)):  # then no text need leave the JVM
+    if not (cuts.output.rows or items):  # then no text need leave the JVM
         return texts.drop("content", "split", "bytes").join(survivors, "id").selectExpr(*UNTOUCHED)
     if cuts.output.rows:
         places = F.collect_list(F.struct("start", "end")).alias("places")
@@ -83,7 +84,7 @@ def _judged(spark: Any, context: Context, items: bytes) -> Any:
             "*", "cast(null AS array<struct<start: bigint, end: bigint>>) AS places"
         )
     rows = texts.join(survivors, "id").select(*READ)
-    return rows.mapInArrow(partial(_judge, items, context.config), SCHEMA)
+    return rows.mapInArrow(partial(_judge, items or b"[]", context.config), SCHEMA)
 
 
 def _hits(spark: Any, context: Context) -> Artifact:
@@ -100,8 +101,7 @@ def _hits(spark: Any, context: Context) -> Artifact:
     return context.artifact("hits", Output(digest=hits.digest, rows=hits.rows, facts={"items": items}))
 
 
-def _say_findable(context: Context, items: bytes) -> None:
-    known = [Item(*row) for row in json.loads(items)]
+def _say_findable(context: Context, known: list[Item]) -> None:
     found = sum(findable(item, context.config) for item in known)
     if known:
         rest = (

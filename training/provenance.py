@@ -20,10 +20,11 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.refs import list_refs
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.store import LocalStore, Store
+from bloomery.config.training import ParallelConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.cache import ShardCache
 from bloomery.shards.dataset import Dataset, Stream
-from bloomery.shards.lookup import Located, Origin, locate
+from bloomery.shards.lookup import Located, Origin, locate, origin_of
 from bloomery.shards.overlay import Damage
 from bloomery.shards.reader import Fetch, InPlace
 from training.data import Data, open_data, read_plan
@@ -134,7 +135,7 @@ def open_run(store: Store, key: str, cache: Path, tables: Path, tokens: bool = F
     fetch: Fetch = InPlace()
     dataset = Dataset.fetch(shards, cache)
     if not isinstance(store, LocalStore):
-        whole = ShardCache(store, shards.place, dataset.folder, 64 << 30)
+        whole = ShardCache(store, shards.place, dataset.folder, ParallelConfig().cache_bytes)
         fetch = whole if tokens else Sides(shards, cache)
     data = open_data(dataset, index.train, plan, index.tokenizer, tables, index.overlay, fetch)
     return TrainedRun(key, index, history, data, shards, cache)
@@ -171,13 +172,7 @@ def _documents(run: TrainedRun, source: int, step: int, sample: int, start: int,
     for document in range(low, high + 1):
         begin, end = int(side.starts[document]), int(side.starts[document + 1])
         first, last = max(begin, at), min(end, at + size)
-        origin, member = side.origins[document], int(side.origins[document]["member"])
-        where = Origin(
-            names[int(origin["file"])],
-            None if member < 0 else member,
-            int(origin["offset"]),
-            int(origin["length"]),
-        )
+        where = origin_of(names, side.origins[document])
         yield Part(step, sample, name, side.ids[document].tobytes().hex(), first - begin, last - first, where)
 
 

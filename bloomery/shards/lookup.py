@@ -18,7 +18,7 @@ from bloomery.shards.dataset import Dataset, Stream
 from bloomery.shards.format import DamagedError, ShardError
 from bloomery.shards.keys import Ids, keys, parse_ids
 from bloomery.shards.side import Side
-from bloomery.shards.table import ShardInfo
+from bloomery.shards.table import Names, ShardInfo
 
 
 class UnknownDocumentError(ShardError):
@@ -34,6 +34,17 @@ class Origin(NamedTuple):
     """Offset of the compressed member; None where there is none."""
     offset: int
     length: int
+
+
+def origin_of(names: Names, row: np.void) -> Origin:
+    """What a row of a side file's origins says; `names` are those of its source's files."""
+    member = int(row["member"])
+    return Origin(
+        path=names[int(row["file"])],
+        member=None if member < 0 else member,
+        offset=int(row["offset"]),
+        length=int(row["length"]),
+    )
 
 
 class Located(NamedTuple):
@@ -112,8 +123,7 @@ def _check(path: Path, info: ShardInfo) -> None:
 
 
 def _located(dataset: Dataset, stream: Stream, number: int, side: Side, position: int) -> Located:
-    before, origin = int(stream.table.tokens_before[number]), side.origins[position]
-    member = int(origin["member"])
+    before = int(stream.table.tokens_before[number])
     return Located(
         id=side.ids[position].tobytes().hex(),
         split=stream.split,
@@ -123,10 +133,5 @@ def _located(dataset: Dataset, stream: Stream, number: int, side: Side, position
         position=position,
         start=before + int(side.starts[position]),
         stop=before + int(side.starts[position + 1]),
-        origin=Origin(
-            path=dataset.names(stream.source)[int(origin["file"])],
-            member=None if member < 0 else member,
-            offset=int(origin["offset"]),
-            length=int(origin["length"]),
-        ),
+        origin=origin_of(dataset.names(stream.source), side.origins[position]),
     )

@@ -1,16 +1,14 @@
 """How a stream of documents is cut into samples of L inputs and as many targets: L + 1 tokens.
 
 concat     sample i = tokens [i*L, i*L + L] of the stream; neighbours share one, so each is a target once
-best_fit   documents longer than L + 1 are cut into pieces of L + 1 that share one token, what remains is
-packed
-           whole into bins by best-fit-decreasing (Ding et al. 2024, "Fewer Truncations", arXiv:2404.10830);
-           sample i = bin i, the rest of it is padding
+best_fit   documents longer than L + 1 are cut into pieces of L + 1 that share one token; what remains is
+           packed whole into bins by best-fit-decreasing (Ding et al. 2024, arXiv:2404.10830); sample i is
+           bin i, the rest of it padding
 
 The plan of the bins is made for `GROUP` shards at a time, from counts of lengths alone:
 
-    length histograms -> (size, count) -> classes of equal bins: (bins, [(size, how many, from which rank
-    on)]) bin -> its class -> (size, rank) of its items -> a run of equal documents of a shard -> `by_length`
-    -> document
+    length histograms -> (size, count) -> classes of equal bins: (bins, [(size, how many, first rank)])
+    bin -> its class -> (size, rank) of its items -> a run of equal documents of a shard -> document
 
 so a bin's documents are found without a list of bins or of documents. What is kept is the number of bins
 before each group, 8 bytes a group.

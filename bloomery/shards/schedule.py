@@ -1,15 +1,13 @@
 """How many samples of each source a run has read after any number of them: a closed form in whole numbers.
 
-    weights by sample       stairs of constant weights, each in parts of 2^22 (an anneal is up to 4,096 of
-    them)
+    weights by sample       stairs of constant weights in parts of 2^22; an anneal is up to 4,096 of them
     a binary tree           at each node m samples are split: left = round(plan of left where the node's is m)
     counts(g)               one pass down the tree: exact, adds up to g, never falls, in O(1) for any g
 
 A split's slope is between 0 and 1, so one more sample at a node is one more at exactly one child: for every g
 one source gives the next sample, and position k of a source is met exactly once. The error of a leaf is at
-most
-(1 + sum of w_leaf / w_node over the nodes between root and leaf) / 2, and the tree is grown to keep it small:
-1/2 for two sources, at most 1 for three, about 1 for more; so a count is the plan's rounded, or its
+most (1 + sum of w_leaf / w_node over the nodes between root and leaf) / 2, and the tree is grown to keep it
+small: 1/2 for two sources, at most 1 for three, 3/2 for more; so a count is the plan's rounded, or its
 neighbour. (Tijdeman, Discrete Math. 32, 1980, has a sequence within 1 for any number, but no way to enter it
 in the middle.)
 

@@ -38,7 +38,7 @@ from spark_jobs.tokenizer import SEPARATOR, load
 from tests.conftest import running_engine
 from tests.spark_jobs.conftest import ORDER, Pipeline
 from tests.spark_jobs.corpus import prose, write_corpus
-from tests.spark_jobs.test_standalone import MEMORY, running_cluster
+from tests.spark_jobs.test_standalone import running_cluster, spark_defaults
 
 GROUP = ("source", "path", "status", "rule")
 POLICY = Policy.of("0" * 64, 1000, 0, seed=5)
@@ -226,16 +226,12 @@ class Unsteady(LocalStore):
 @pytest.mark.timeout(1200)
 def test_failures_and_speculation_change_no_byte(finished, tmp_path, monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    confs = tmp_path / "conf"
-    confs.mkdir()
     speculation = {
         **{"": "true", ".interval": "50ms", ".multiplier": "1.1", ".quantile": "0.1"},
         **{".minTaskRuntime": "10ms", ".task.duration.threshold": "1s"},
     }
     lines = [f"spark.speculation{name} {value}" for name, value in speculation.items()]
-    lines += [f"spark.executor.memory {MEMORY}", "spark.ui.enabled false", "spark.task.maxFailures 20"]
-    (confs / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(confs))
+    spark_defaults(monkeypatch, tmp_path / "conf", "spark.task.maxFailures 20", *lines)
     expected = finished.outcomes["shard"].digest
     write_corpus(tmp_path / "corpus")
     with (

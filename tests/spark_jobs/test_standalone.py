@@ -98,13 +98,18 @@ def _daemon(folder: Path, name: str, *arguments: str) -> Iterator[None]:
         process.wait(30)
 
 
+def spark_defaults(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
+    """What engines that are started from here on read beside their own settings."""
+    folder.mkdir()
+    every = [f"spark.executor.memory {MEMORY}", "spark.ui.enabled false", *lines]
+    (folder / "spark-defaults.conf").write_text("\n".join(every) + "\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_cluster_gives_the_same_digests(tmp_path, monkeypatch):
-    confs = tmp_path / "conf"
-    confs.mkdir()
-    (confs / "spark-defaults.conf").write_text(f"spark.executor.memory {MEMORY}\nspark.ui.enabled false\n")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(confs))
+    spark_defaults(monkeypatch, tmp_path / "conf")
     write_corpus(tmp_path / "corpus")
     with (
         running_cluster(tmp_path) as cluster,
