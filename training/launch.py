@@ -23,8 +23,8 @@ from bloomery.artifacts.journal import Checkpoint, Journal
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, S3Store
+from bloomery.config.parallel import ParallelConfig
 from bloomery.config.settings import settings
-from bloomery.config.training import ParallelConfig
 from bloomery.shards.overlay import Overlay
 from training.data import check_shards, open_job
 from training.job import (
