@@ -18,9 +18,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from bloomery.artifacts.store import Store
-from training.fragments import BUFFER, MASTER, Fragment, Places, create_state, fragments, release
-from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
+from training.engine import Engine
+from training.fragments import BUFFER, MASTER, Fragment, create_state, fragments, release
+from training.layout import CheckpointError, Index, Logical, Part, rank_file, verify_file
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and extent in each dimension."""
@@ -154,7 +154,7 @@ class Reader:
         }
 
 
-def fill(engine: Any, places: Places, reader: Reader, rank: int, ranks: int) -> None:
+def fill(engine: Engine, reader: Reader, rank: int, ranks: int) -> None:
     """Reads what this rank holds, and its RNG if the mesh has as many ranks, into an engine in place.
 
     The model's copies are stale until `fragments.refresh`, which is collective: all ranks agree first that
@@ -163,15 +163,15 @@ def fill(engine: Any, places: Places, reader: Reader, rank: int, ranks: int) -> 
     Raises:
         CheckpointError: a file is damaged, or an element is not held.
     """
-    release(engine)
-    create_state(engine, reader.index.step)
+    release(engine.deepspeed)
+    create_state(engine.deepspeed, reader.index.step)
     with torch.no_grad():
-        for fragment in fragments(engine, places):
+        for fragment in fragments(engine):
             for kind, flat in fragment.state.items():
                 done = 0
                 for offset, extent in boxes_of(fragment):
                     volume = math.prod(extent)
-                    reader.read_into(flat[done : done + volume].view(extent), fragment.place.name, kind, offset)
+                    reader.read_into(flat[done : done + volume].view(extent), fragment.name, kind, offset)
                     done += volume
     if reader.index.ranks == ranks:
         file = reader.file(rank_file(rank))

@@ -59,7 +59,7 @@ class Layout(NamedTuple):
         about: dict[str, dict[str, object]] = {}
         ranges, parts, tensors, end = dict[tuple[str, str], tuple[int, int]](), list[Part](), {}, 0
         for fragment in sorted(held, key=_width, reverse=True):  # wide elements first: all are aligned
-            found, name = boxes_of(fragment), fragment.place.name
+            found, name = boxes_of(fragment), fragment.name
             if not found:
                 continue
             tensors[name] = Logical(shape=fragment.place.shape, kinds=tuple(fragment.state))
@@ -125,12 +125,12 @@ class Slot:
         names = []
         for fragment in held:
             for kind, view in fragment.state.items():
-                begin, end = self._layout.ranges[fragment.place.name, kind]
+                begin, end = self._layout.ranges[fragment.name, kind]
                 self._bytes[begin:end].view(view.dtype).copy_(view, non_blocking=True)
             if MASTER in fragment.state and fragment.copy.data_ptr() != fragment.state[MASTER].data_ptr():
                 master = fragment.state[MASTER].to(fragment.copy)
                 apart.append((fragment.copy != master).any())
-                names.append(fragment.place.name)
+                names.append(fragment.name)
         for key, state in random_state().items():
             begin, end = self._layout.ranges[key, ""]
             self._bytes[begin:end].copy_(state)
