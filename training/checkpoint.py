@@ -9,9 +9,9 @@ DeepSpeed's own save and load need pickle and are not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from training.engine import Engine
 from training.fragments import BUFFER, MASTER, Fragment, create_state, fragments, release
-from training.layout import CheckpointError, Index, Logical, Part, rank_file, verify_file
+from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
 
+T = TypeVar("T")
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and extent in each dimension."""
 
@@ -83,21 +84,24 @@ def check_coverage(tensors: dict[str, Logical], parts: tuple[Part, ...]) -> None
 class Reader:
     """Reads boxes of a checkpoint's tensors, whatever mesh wrote them."""
 
-    def __init__(self, folder: Path, digest: str) -> None:
+    def __init__(self, folder: Path, digest: str, again: Callable[[str], None] | None = None) -> None:
         """Opens a folder; each file is hashed when it is first read.
 
         Args:
             folder: the checkpoint.
             digest: its content digest, which the index must bear.
+            again: brings a file to the folder, where it is absent or damaged.
 
         Raises:
             CheckpointError: the index is absent, damaged or another checkpoint's.
         """
-        self.folder, self.index = folder, Index.read(folder, digest)
+        self.folder, self._again = folder, again
+        self.index = self._retried(INDEX, lambda: Index.read(folder, digest))
         self._parts: dict[str, list[Part]] = {}
         for part in self.index.parts:
             self._parts.setdefault(part.name, []).append(part)
         self._files: dict[str, Any] = {}
+        self._good: set[str] = set()
 
     def file(self, name: str) -> Any:
         """An open, verified file.
@@ -106,9 +110,28 @@ class Reader:
             CheckpointError: it is absent or damaged.
         """
         if name not in self._files:
-            path = verify_file(self.folder, name, self.index.files)
-            self._files[name] = safe_open(path, framework="pt")
+            self._files[name] = safe_open(self.verified(name), framework="pt")
         return self._files[name]
+
+    def verified(self, name: str) -> Path:
+        """The path of a file whose bytes are checked, once.
+
+        Raises:
+            CheckpointError: it is absent or damaged.
+        """
+        if name not in self._good:
+            self._retried(name, lambda: verify_file(self.folder, name, self.index.files))
+            self._good.add(name)
+        return self.folder / name
+
+    def _retried(self, name: str, look: Callable[[], T]) -> T:
+        try:
+            return look()
+        except CheckpointError:
+            if self._again is None:
+                raise
+            self._again(name)
+            return look()
 
     def read_into(self, out: Tensor, name: str, kind: str, offset: tuple[int, ...]) -> None:
         """Reads one box of a tensor into `out`, whose shape is its extent.

@@ -4,7 +4,7 @@
     + flat range of it that ZeRO gave this rank (DeepSpeed knows it) -> Fragment: flat views, no copy
 
     ZeRO-0   the whole part, on every replica; each saves its share
-    ZeRO-1/2 a range of one flat partition a parameter group (also BF16_Optimizer: ZeRO-1, bf16, fp32 gradients)
+    ZeRO-1/2 a range of one flat partition a parameter group (so BF16_Optimizer: ZeRO-1 in bf16)
     ZeRO-3   a range of the part's own partition, padded at the end
 
 Views are of DeepSpeed 0.19.8's private state; tests hold each of them against the weights.

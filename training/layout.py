@@ -24,7 +24,7 @@ from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 
-INDEX, HISTORY = "index.json", "history.json"
+INDEX, HISTORY, STANDING = "index.json", "history.json", "standing.json"
 
 
 Facts = dict[str, dict[str, Any]]
@@ -190,7 +190,9 @@ class Index(Config):
                 if old.get(name) != values.get(name)
             ]
             if differ:
-                found[section] = "; ".join(differ[:SHOWN] + ([f"and {len(differ) - SHOWN} more"] * (len(differ) > SHOWN)))
+                found[section] = "; ".join(
+                    differ[:SHOWN] + ([f"and {len(differ) - SHOWN} more"] * (len(differ) > SHOWN))
+                )
         if refused := [section for section in found if section not in allow]:
             raise RefusedError(
                 f"the checkpoint of step {self.step} does not match: "
@@ -199,6 +201,22 @@ class Index(Config):
                 f"execution.parallelism.allow: [{', '.join(refused)}]",
             )
         return tuple(Allowed(step=self.step, what=what, difference=text) for what, text in found.items())
+
+
+class Standing(Config):
+    """A checkpoint that stands somewhere, from which a run may go on."""
+
+    step: int
+    digest: str
+    """Of the folder's content: the index must bear it."""
+    fence: int
+    """Of the attempt that made it."""
+    folder: Path = Path()
+    """Where its files are; of one in an object store, where copies of them are kept."""
+    place: str = ""
+    """Its key in the store; none of one that stands only in a node's memory."""
+    manifest: str = ""
+    """Digest of its manifest in the journal."""
 
 
 def dataset_facts(dataset: str, tokenizer: str, vocab_size: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ fits: it outlives ranks and launcher, and the next attempt on the node starts fr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -106,10 +107,8 @@ class Slot:
             self._map = mmap.mmap(handle, layout.size)
         finally:
             os.close(handle)
-        try:
+        with contextlib.suppress(OSError):  # an older kernel: the first snapshot makes them
             self._map.madvise(POPULATE_WRITE)
-        except OSError:  # an older kernel: the first snapshot makes them
-            pass
         self._map[: len(layout.header)] = layout.header
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         if torch.cuda.is_available():  # pages that the GPU copies into by itself
