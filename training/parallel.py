@@ -33,6 +33,8 @@ def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, 
         "gradient_clipping": 0.0,
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
+        # what stages hand on is shared in time already, and differs on the ranks of the tensor axis
+        "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
         "steps_per_print": 1 << 62,
         "wall_clock_breakdown": False,
     }
