@@ -42,6 +42,7 @@ from training.fragments import create_state, owned, refresh  # noqa: E402
 from training.job import Job  # noqa: E402
 from training.parallel import start_engine  # noqa: E402
 from training.saver import Saver  # noqa: E402
+from training.standing import MEMORY  # noqa: E402
 
 RANKS, VOCABULARY, LENGTH, SAVES, STEPS = 2, 32_000, 64, 6, 3
 """Saves of each kind, steps after each."""
@@ -89,7 +90,7 @@ class Bench:
             self.step(self.poll)
         return self.saver.blocked - before
 
-    def dcp(self, number: int, writer: list[Any]) -> float:
+    def dcp(self, writer: list[Any]) -> float:
         """Blocked seconds of DCP's; `writer` has the future of the one before it, and the stager."""
         began = time.monotonic()
         if writer[0]:
@@ -157,7 +158,7 @@ def job(folder: Path) -> Job:
         tables=nowhere,
         tokenizer=nowhere,
         tokenizer_digest="",
-        memory=Path("/dev/shm") / f"bloomery-bench-{folder.name}",
+        memory=MEMORY / f"bloomery-{folder.name}",
         cache=nowhere,
         scratch=folder,
         logs=folder,
@@ -187,7 +188,7 @@ def measure(folder: Path, rank: int) -> None:
         found["ours"].append(bench.ours(2 * number, wait=False))
         bench.saver.wait()
         found["sync"].append(bench.ours(2 * number + 1, wait=True))
-        found["dcp"].append(bench.dcp(number, writer))
+        found["dcp"].append(bench.dcp(writer))
         writer[0].result()
     loads = {"load ours": [bench.load_ours()], "load dcp": [bench.load_dcp()]}
     steps = {"step": [statistics.median(bench.seconds)]}

@@ -41,7 +41,7 @@ class Writer:
 
     def __init__(self, job: Path, log: Path) -> None:
         command = [sys.executable, "-P", "-m", "training.writer", str(job)]
-        # A stop is the rank's business, which still saves: the writer inherits that it hears none, from birth.
+        # A stop is the rank's business, which still saves: the writer hears none from its birth on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         with open(log, "a") as errors:
             self._process = subprocess.Popen(
