@@ -32,7 +32,7 @@ from training.bits import Score, token_bytes
 from training.checkpoint import fill
 from training.data import open_job
 from training.engine import Engine, Rows
-from training.fragments import create_state, refresh
+from training.fragments import create_state, graph, refresh
 from training.job import Job, PeerFailedError, TrainingError, TrainingStoppedError
 from training.layout import Allowed, Facts, HeldOut, History, code_facts, dataset_facts
 from training.loader import (
@@ -474,7 +474,7 @@ def _facts(job: Job, vocab_size: int) -> Facts:
         "code": code_facts(),
         "config": identity(job.train),
         "dataset": dataset_facts(job.dataset, job.tokenizer_digest, vocab_size),
-        "graph": {name: list(place.shape) for name, _, place in model.places()},
+        "graph": graph(model),
     }
 
 
