@@ -83,7 +83,10 @@ class TrainConfig(Config):
         ge=0,
         description="weight of the squared log of the softmax's normaliser (arXiv:2204.02311: 1e-4)",
     )
-    dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
+    dtype: Literal["fp32", "bf16", "fp8"] = Field(
+        "fp32",
+        description="compute dtype; masters are fp32. fp8: the layers' products, the rest bf16; needs Hopper",
+    )
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
     held_out_every: int = Field(50, ge=1, description="steps between held-out losses")
     held_out_sequences: int = Field(32, ge=1, description="sequences of a held-out loss while training")
