@@ -49,7 +49,8 @@ from training.loader import (
     read_steps,
 )
 from training.metrics import MetricLog, step_line
-from training.model import Decoder, rate_factor, token_losses, z_losses
+from training.model import Decoder, token_losses, z_losses
+from training.optim import optimizer
 from training.parallel import deepspeed_config, learning_rate, start_engine
 
 QUIET = 2.0
@@ -210,7 +211,7 @@ class Run:
         model.initialise(train.seed)
         torch.manual_seed(train.seed)
         engine = deepspeed.initialize(
-            model=model, optimizer=optimizer(model, train), config=deepspeed_config(train, job.parallel)
+            model=model, optimizer=optimizer(model.named_parameters(), train), config=deepspeed_config(train, job.parallel)
         )[0]
         sizes = np.zeros(held_out.vocab_size, np.int64)
         known = token_bytes(job.tokenizer.read_bytes())[: held_out.vocab_size]
@@ -492,21 +493,6 @@ def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor, 
         positions = np.arange(inputs.shape[1], dtype=np.int32)[None]
         targets = np.full_like(inputs, IGNORED)
     return torch.from_numpy(inputs), torch.from_numpy(positions), torch.from_numpy(targets)
-
-
-def optimizer(model: Decoder, train: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; matrices decay, norms do not. Each group has the `rate_factor` of its learning rate."""
-    groups: dict[tuple[bool, float], list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        groups.setdefault((parameter.dim() >= 2, rate_factor(name, train.model)), []).append(parameter)
-    return torch.optim.AdamW(
-        [
-            {"params": found, "weight_decay": train.weight_decay if decays else 0.0, "rate_factor": factor}
-            for (decays, factor), found in sorted(groups.items(), reverse=True)
-        ],
-        lr=train.learning_rate,
-        betas=train.betas,
-    )
 
 
 def diverged(step: int, what: str) -> TrainingError:
