@@ -12,7 +12,8 @@ from typing import Literal
 from pydantic import Field
 
 from bloomery.config.base import Config
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError, TransientError
 from bloomery.shards.overlay import Tombstone
 

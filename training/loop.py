@@ -1,13 +1,13 @@
 """The step loop of one rank.
 
     batch -> all-reduce of (damage?, targets, marks) -> damage: all ranks read around it, the batch again
-          -> forward, backward of each micro-batch -> all-reduce of (loss, stop asked?) -> finite? -> step
-          -> held-out loss, checkpoint where they are due
+          -> forward, backward of each micro-batch -> all-reduce of (loss, gradient norm, stop asked?)
+          -> finite? -> clipped, step -> held-out loss, checkpoint where they are due
 
 Host-side values go over a gloo group of their own, so the loop is the same on CPU and GPU. A step whose loss
 or gradient is not finite ends the run on all ranks: nothing of it is saved. Each rank divides by the targets
 of the whole step, so the loss is the mean over them however rows are cut, and padding and takedowns weigh
-nothing.
+nothing. All ranks of a replica read the same rows; one of them speaks for it in the sums.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
@@ -29,12 +30,12 @@ from bloomery.artifacts.journal import Journal
 from bloomery.artifacts.manifest import Artifact, Output
 from bloomery.artifacts.store import Store, open_store
 from bloomery.config.base import identity
-from bloomery.config.training import TrainConfig
 from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
 from training.bits import Score, token_bytes
 from training.checkpoint import Reader, check_coverage, fill, rank_file, write_rank
 from training.data import open_job
+from training.engine import Engine, Rows
 from training.job import Job, TrainingError, TrainingStoppedError
 from training.layout import HISTORY, INDEX, CheckpointError, HeldOut, History, Index, Part, read_history
 from training.loader import (
@@ -44,14 +45,14 @@ from training.loader import (
     Loader,
     Mark,
     Receipt,
+    Tokens,
     chain,
     plan_steps,
     read_steps,
 )
 from training.metrics import MetricLog, step_line
-from training.model import Decoder, token_losses, z_losses
-from training.optim import optimizer
-from training.parallel import deepspeed_config, learning_rate, start_engine
+from training.parallel import learning_rate, start_engine
+from training.size import Size
 
 QUIET = 2.0
 """Seconds between step lines."""
@@ -85,8 +86,8 @@ def train(
     run = Run.start(job, rank, ranks)
     if rank == 0:
         say(
-            f"{sum(math.prod(p.shape) for p in run.model.parameters()):,} parameters, {ranks} ranks on "
-            f"{job.device}, {'from step ' + str(run.step) if run.step else 'from the start'}"
+            f"{run.parameters:,} parameters, {ranks} ranks on {job.device} ({job.parallel.mesh}), "
+            f"{'from step ' + str(run.step) if run.step else 'from the start'}"
         )
     console = Console(MetricLog(job.metrics), say) if rank == 0 else None
     if run.step == 0:
@@ -176,8 +177,7 @@ class Run:
     ranks: int
     control: Any
     """Process group (gloo) of host-side values."""
-    model: Decoder
-    engine: Any
+    engine: Engine
     loader: Loader
     steps: int
     """Of the whole run."""
@@ -200,19 +200,12 @@ class Run:
     @classmethod
     def start(cls, job: Job, rank: int, ranks: int) -> Run:
         """Builds model, engine and loader, and resumes where the job says so."""
-        import deepspeed
-
-        train = job.train
         control = distributed.new_group(backend="gloo")
         index = together(control, lambda: Index.read(job.resume) if job.resume else None)
         data, fetch = together(control, lambda: open_job(job, index.overlay if index else Overlay()))
         held_out = TokenStream.of(data.dataset, "held_out", fetch)
-        model = Decoder(train.model, held_out.vocab_size)
-        model.initialise(train.seed)
-        torch.manual_seed(train.seed)
-        engine = deepspeed.initialize(
-            model=model, optimizer=optimizer(model.named_parameters(), train), config=deepspeed_config(train, job.parallel)
-        )[0]
+        engine = Engine.start(job.train, job.parallel, held_out.vocab_size)
+        replica = engine.mesh.data
         sizes = np.zeros(held_out.vocab_size, np.int64)
         known = token_bytes(job.tokenizer.read_bytes())[: held_out.vocab_size]
         sizes[: len(known)] = known
@@ -221,9 +214,8 @@ class Run:
             rank=rank,
             ranks=ranks,
             control=control,
-            model=model,
             engine=engine,
-            loader=Loader(data, rank, ranks, index.step if index else 0),
+            loader=Loader(data, replica.rank, replica.size, index.step if index else 0),
             steps=data.feed.steps,
             expected=dict(job.receipts),
             held_out_stream=held_out,
@@ -242,11 +234,11 @@ class Run:
             reader.index.check(
                 self.job.train, self.job.dataset, self.job.tokenizer_digest, self.held_out_stream.vocab_size
             )
-            fill(self.engine, reader, self.rank, self.ranks)
+            fill(self.engine.deepspeed, reader, self.rank, self.ranks)
             return reader.index, read_history(folder, reader.index)
 
         index, history = together(self.control, load)
-        self.engine.optimizer.update_lp_params()
+        self.engine.deepspeed.optimizer.update_lp_params()
         self.step, self.tokens = index.step, index.tokens
         self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
@@ -261,14 +253,20 @@ class Run:
             TrainingError: it does not.
         """
         data, last = self.loader.data, self.step - 1
-        [batch] = read_steps(data, plan_steps(data, last, 1, self.rank, self.ranks))
-        damaged, *bits = self._sum(bool(batch.damage), *_bits(batch.mark))
+        replica = self.engine.mesh.data
+        [batch] = read_steps(data, plan_steps(data, last, 1, replica.rank, replica.size))
+        damaged, *bits = self._sum(bool(batch.damage), *self._spoken(_bits(batch.mark)))
         buried = any(stone.since == self.step for stone in data.feed.overlay.tombstones)
         again = chain(self.receipt._replace(now=self.receipt.before), last, _joined(bits))
         if again.now != self.receipt.now and not damaged and not buried:
             raise diverged(
                 self.step, f"the checkpoint's run has receipt {self.receipt.now}, here it is {again.now}"
             )
+
+    @property
+    def parameters(self) -> int:
+        """Of the model."""
+        return Size.of(self.job.train.model, self.held_out_stream.vocab_size).total
 
     def rate(self, step: int) -> float:
         """Learning rate of a step."""
@@ -278,6 +276,10 @@ class Run:
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
         return _summed(self.control, *values)
+
+    def _spoken(self, values: Sequence[float]) -> Sequence[float]:
+        """Values that all ranks of a replica have, as one of them says them."""
+        return values if self.engine.mesh.speaks else [0.0] * len(values)
 
     def next_batch(self) -> tuple[Batch, Read]:
         """This rank's batch of the next step, once no rank has met damage in it.
@@ -289,8 +291,9 @@ class Run:
         while True:
             batch = self.loader.read()
             targets, state = int((batch.targets != IGNORED).sum()), self._fingerprint(batch)
-            damaged, all_targets, stalled, states, squares, *bits = self._sum(
-                bool(batch.damage), targets, batch.stalled, state, state**2, *_bits(batch.mark)
+            shared = self._spoken([targets, *_bits(batch.mark)])
+            damaged, stalled, states, squares, all_targets, *bits = self._sum(
+                bool(batch.damage), batch.stalled, state, state**2, *shared
             )
             if self.ranks * squares != states**2:
                 raise diverged(self.step + 1, "the ranks are not at one step of one run")
@@ -315,42 +318,25 @@ class Run:
         Raises:
             TrainingError: loss or gradient norm is not finite.
         """
-        job, number, width = self.job, self.step + 1, self.job.parallel.micro_batch
+        number, width = self.step + 1, self.job.parallel.micro_batch
         batch, read = self.next_batch()
         receipt = chain(self.receipt, self.step, read.mark)
         self._compare(number, receipt, read)
         data = self.loader.data
         rows = data.feed.span(self.step)[1] * data.pieces.at(self.step)
-        most = math.ceil(rows / self.ranks)  # rows of a rank; all do as many micro-batches
-        micro_batches = math.ceil(most / width)
-        loss_sum = 0.0
-        for start in range(0, micro_batches * width, width):
-            self.engine.set_gradient_accumulation_boundary(start + width >= micro_batches * width)
-            inputs, positions, targets = (
-                part.to(self.engine.device) for part in _micro_batch(batch, start, width)
-            )
-            logits = self.engine(inputs, positions)
-            loss = token_losses(logits, targets).sum()
-            loss_sum += loss.item()
-            if job.train.z_loss:
-                loss = loss + job.train.z_loss * z_losses(logits)[targets != IGNORED].sum()
-            loss = loss * (self.ranks / max(1, read.targets))  # DeepSpeed averages over ranks
-            if moe := job.train.model.moe:
-                loss = loss + moe.balance_weight / micro_batches * self.model.balance_loss()
-            self.engine.backward(loss)
-        total, stops = self._sum(loss_sum, float(stop))
-        loss_mean = total / max(1, read.targets)
-        if not math.isfinite(loss_mean):
-            raise non_finite(number, "loss", loss_mean)
-        rate = self.rate(self.step)
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = rate * group["rate_factor"]
-        self.engine.step()
-        norm = float(self.engine.get_global_grad_norm())
-        if not math.isfinite(norm):
-            raise non_finite(number, "gradient norm", norm)
+        most = math.ceil(rows / self.engine.mesh.data.size)  # rows of a replica; all do as many micro-batches
+        micro_batches = _micro_batches(batch.inputs, batch.positions, batch.targets, most, width)
+        nats = self.engine.forward_backward(micro_batches, read.targets)
+        squares = self.engine.square_sums()
+        total, square, stops = self._sum(nats, sum(squares.values()), float(stop))
+        loss, norm = total / max(1, read.targets), math.sqrt(square)
+        for what, value in (("loss", loss), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                self.engine.discard()
+                raise non_finite(number, what, value)
+        self.engine.step(self.rate(self.step), norm)
         self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
-        self.losses.append(loss_mean)
+        self.losses.append(loss)
         self.marks.append(read.mark)
         self.grad_norms.append(norm)
         return stops > 0
@@ -369,37 +355,31 @@ class Run:
                 number, f"an attempt before this one had receipt {before}, here it is {receipt.now}"
             )
 
-    @torch.no_grad()
     def held_out(self) -> HeldOut | None:
         """Loss on the first held-out sequences, shared among the ranks; None where there is no whole one."""
-        length = self.job.train.sequence_length
+        length, replica = self.job.train.sequence_length, self.engine.mesh.data
         count = min(self.job.train.held_out_sequences, self.held_out_stream.sequences(length))
         if not count:
             return None
-        numbers = np.arange(self.rank, count, self.ranks)
-        micro_batch = self.job.parallel.micro_batch
-        nats, tokens, size = 0.0, 0, 0
-        for start in range(0, len(numbers), micro_batch):
-            part = numbers[start : start + micro_batch]
-            found_rows = self.held_out_stream.gather(part, length)
-            batch = torch.from_numpy(found_rows.tokens)
-            on_device = batch.to(self.engine.device)
-            positions = torch.from_numpy(found_rows.positions).to(self.engine.device)
-            logits = self.engine.module(on_device[:, :-1], positions)
-            nats += token_losses(logits, on_device[:, 1:]).double().sum().item()
-            tokens += batch[:, 1:].numel()
-            size += int(self.bytes_of[batch[:, 1:]].sum())
-        nats, all_tokens, all_bytes = self._sum(nats, tokens, size)
+        found = self.held_out_stream.gather(np.arange(replica.rank, count, replica.size), length)
+        targets = found.tokens[:, 1:]
+        most = math.ceil(count / replica.size)
+        width = self.job.parallel.micro_batch
+        nats = self.engine.losses(_micro_batches(found.tokens[:, :-1], found.positions, targets, most, width))
+        about = self._spoken([targets.size, int(self.bytes_of[torch.from_numpy(targets)].sum())])
+        nats, all_tokens, all_bytes = self._sum(nats, *about)
         score = Score(nats, int(all_tokens), int(all_bytes))
-        found = HeldOut(step=self.step, **score._asdict(), loss=score.loss, bits_per_byte=score.bits_per_byte)
-        self.measured.append(found)
-        return found
+        measured = HeldOut(
+            step=self.step, **score._asdict(), loss=score.loss, bits_per_byte=score.bits_per_byte
+        )
+        self.measured.append(measured)
+        return measured
 
     def save(self) -> str:
         """Saves and commits a checkpoint of the step; returns its content digest on rank 0, else ""."""
         job = self.job
         place, local = f"{job.attempt}/checkpoint-{self.step:09d}", job.scratch / rank_file(self.rank)
-        parts = write_rank(self.engine, self.rank, local)
+        parts = write_rank(self.engine.deepspeed, self.rank, local)
         mine = (parts, file_digest(local))
         self.store.upload(local, f"{place}/{local.name}")
         local.unlink()
@@ -432,7 +412,7 @@ class Run:
             tokenizer=job.tokenizer_digest,
             vocab_size=self.held_out_stream.vocab_size,
             ranks=self.ranks,
-            tensors={name: tuple(p.shape) for name, p in self.model.named_parameters()},
+            tensors={name: place.shape for name, _, place in self.engine.model.places()},
             parts=tuple(part for parts, _ in gathered for part in parts),
             files={
                 HISTORY: file_digest(local),
@@ -484,15 +464,30 @@ def _joined(sums: list[float]) -> str:
     )
 
 
-def _micro_batch(batch: Batch, start: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, positions and targets of some rows; where there are none, one row without a target."""
-    rows = slice(start, start + width)
-    inputs, positions, targets = batch.inputs[rows], batch.positions[rows], batch.targets[rows]
-    if not len(inputs):
-        inputs = np.zeros((1, batch.inputs.shape[1]), np.int64)
-        positions = np.arange(inputs.shape[1], dtype=np.int32)[None]
-        targets = np.full_like(inputs, IGNORED)
-    return torch.from_numpy(inputs), torch.from_numpy(positions), torch.from_numpy(targets)
+def _micro_batches(
+    inputs: Tokens, positions: npt.NDArray[Any], targets: Tokens, most: int, width: int
+) -> list[Rows]:
+    """Rows cut into micro-batches of one shape: what `most` rows need, filled up with rows without targets.
+
+    Args:
+        inputs: [rows, l]; rows may be fewer than `most`.
+        positions: [rows, l].
+        targets: [rows, l].
+        most: rows that a replica may have.
+        width: rows of a micro-batch.
+    """
+    count = math.ceil(most / width)
+    width = math.ceil(most / count)
+    lacking = count * width - len(inputs)
+    filled = [
+        torch.from_numpy(np.concatenate([part, np.broadcast_to(row, (lacking, part.shape[1]))]))
+        for part, row in (
+            (inputs, np.zeros(inputs.shape[1], inputs.dtype)),
+            (positions, np.arange(inputs.shape[1], dtype=positions.dtype)),
+            (targets, np.full(inputs.shape[1], IGNORED, targets.dtype)),
+        )
+    ]
+    return [Rows(*parts) for parts in zip(*(part.split(width) for part in filled), strict=True)]
 
 
 def diverged(step: int, what: str) -> TrainingError:

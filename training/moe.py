@@ -1,12 +1,15 @@
 """A mixture of experts in place of a feed-forward: token choice, top k (arXiv:2006.16668, arXiv:2101.03961).
 
-    x [N, D] -> router: softmax over E -> top k of a token -> tokens sorted by expert -> each expert's SwiGLU
+    x [N, D] -> router: softmax over E -> top k of a token -> tokens sorted by expert
+             -> to the ranks that have the experts -> each expert's SwiGLU -> back
              -> weighted sum, + shared experts of every token
 
 Has: dropless, or a capacity beyond which an expert does not serve later tokens of the batch; shared experts
-(arXiv:2401.06066); a loss that spreads tokens evenly. Has not: expert parallelism.
+(arXiv:2401.06066); a loss that spreads tokens evenly; experts spread over ranks. DeepSpeed takes the
+gradients of those for what they are: each expert's is summed over the ranks that have it.
 
-Suffixes: N tokens, E experts, D width, F hidden width of an expert, A assignments (N * k).
+Suffixes: N tokens, E experts, e those of this rank, D width, F hidden width of an expert, A assignments
+(N * k), S those that are served.
 """
 
 # ruff: noqa: N803, N806  capital suffixes are the shapes
@@ -14,82 +17,158 @@ Suffixes: N tokens, E experts, D width, F hidden width of an expert, A assignmen
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F  # noqa: N812  the field's name for it
 
 from bloomery.config.model import ModelConfig, MoeConfig
+from training.collectives import gathered, scattered
+from training.mesh import Peers, expert_group
 
 
 class MixtureOfExperts(nn.Module):
     """Routed experts and shared ones."""
 
-    def __init__(self, config: ModelConfig, moe: MoeConfig) -> None:
+    def __init__(self, config: ModelConfig, moe: MoeConfig, peers: Peers = Peers()) -> None:  # noqa: B008
         super().__init__()
-        self.moe = moe
-        wide = moe.shared_experts * moe.ffn_width
-        self.router = nn.Linear(config.width, moe.experts, bias=False)
-        self.gate = nn.Parameter(torch.empty(moe.experts, moe.ffn_width, config.width))
-        self.up = nn.Parameter(torch.empty(moe.experts, moe.ffn_width, config.width))
-        self.down = nn.Parameter(torch.empty(moe.experts, config.width, moe.ffn_width))
+        self.moe, self.peers = moe, peers
+        wide, own = moe.shared_experts * moe.ffn_width, moe.experts // peers.size
+        self.router = Router(config.width, moe.experts, bias=False)
+        self.gate = self._experts(own, moe.ffn_width, config.width)
+        self.up = self._experts(own, moe.ffn_width, config.width)
+        self.down = self._experts(own, config.width, moe.ffn_width)
         # Experts of every token are one SwiGLU as wide as all of them.
         self.shared = SwiGlu(config.width, wide) if wide else None
         self.balance: Tensor | None = None
         """Loss of the last forward pass that is least where all experts are sent as many tokens."""
+        self.balance_weight = 0.0
+        """What the backward pass adds of it."""
+
+    def _experts(self, *shape: int) -> nn.Parameter:
+        weight = nn.Parameter(torch.empty(shape))
+        if self.peers.size > 1:
+            about = {"expert": True, "allreduce": False, "group_name": expert_group(self.peers.size)}
+            vars(weight).update(about)
+        return weight
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         x_ND = x_BTD.flatten(0, -2)
         weight_Nk, expert_Nk = self._route(x_ND)
-        out_ND = torch.zeros_like(x_ND)
-        order_A = expert_Nk.flatten().argsort(stable=True)  # by expert, then by token
-        token_A = order_A // self.moe.top_k
-        sizes = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts).tolist()
-        for expert, (sent_S, slot_S) in enumerate(
-            zip(token_A.split(sizes), order_A.split(sizes), strict=True)
-        ):
-            served = self._served(len(x_ND), len(sent_S))
-            token_C, weight_C = sent_S[:served], weight_Nk.flatten()[slot_S[:served]]
-            hidden_CF = swiglu(x_ND[token_C], self.gate[expert], self.up[expert])
-            part_CD = F.linear(hidden_CF, self.down[expert]) * weight_C.unsqueeze(-1).to(x_ND.dtype)
-            out_ND = out_ND.index_add(0, token_C, part_CD)
+        slot_S, sizes = self._served(expert_Nk)
+        token_S = slot_S // self.moe.top_k
+        out_SD = self._by_expert(x_ND[token_S], sizes)
+        weight_S1 = weight_Nk.flatten()[slot_S].unsqueeze(-1).to(x_ND.dtype)
+        out_ND = torch.zeros_like(x_ND).index_add(0, token_S, out_SD * weight_S1)
         if self.shared is not None:
             out_ND = out_ND + self.shared(x_ND)
         return out_ND.view_as(x_BTD)
 
     def _route(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, fp32, and experts of each token: [N, k] each; notes the balance."""
-        probability_NE = F.linear(x_ND.float(), self.router.weight.float()).softmax(-1)
+        probability_NE = self.router(x_ND).softmax(-1)
         weight_Nk, expert_Nk = probability_NE.topk(self.moe.top_k, dim=-1)
         sent_E = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts) / expert_Nk.numel()
         self.balance = self.moe.experts * (sent_E * probability_NE.mean(0)).sum()
         if self.moe.renormalise:
             weight_Nk = weight_Nk / weight_Nk.sum(-1, keepdim=True)
+        if self.balance_weight:
+            weight_Nk = _Attached.apply(weight_Nk, self.balance, self.balance_weight)
         return weight_Nk, expert_Nk
 
-    def _served(self, tokens: int, sent: int) -> int:
-        """Tokens that an expert serves of those that are sent to it; who does not train serves all."""
-        if self.moe.capacity is None or not self.training:
-            return sent
-        return min(sent, math.ceil(self.moe.capacity * tokens * self.moe.top_k / self.moe.experts))
+    def _served(self, expert_Nk: Tensor) -> tuple[Tensor, list[int]]:
+        """Assignments that are served, by expert, then by token: [S]; and how many of each expert: [E]."""
+        slot_A = expert_Nk.flatten().argsort(stable=True)
+        sizes: list[int] = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts).tolist()
+        if self.moe.capacity is None or not self.training:  # who does not train serves all
+            return slot_A, sizes
+        most = math.ceil(self.moe.capacity * expert_Nk.numel() / self.moe.experts)
+        parts = [part[:most] for part in slot_A.split(sizes)]
+        return torch.cat(parts), [len(part) for part in parts]
+
+    def _by_expert(self, x_SD: Tensor, sizes: list[int]) -> Tensor:
+        """Each row by its expert, rows in the order of experts: [S, D]."""
+        if self.peers.size == 1:
+            return self._own(x_SD, sizes)
+        ranks, per = self.peers.size, len(self.gate)
+        mine_E = torch.tensor(sizes, device=x_SD.device)
+        theirs_E = torch.empty_like(mine_E)
+        distributed.all_to_all_single(theirs_E, mine_E, group=self.peers.group)
+        come_Re: list[list[int]] = theirs_E.view(ranks, per).tolist()  # from each rank, for each own expert
+        go_R, come_R = mine_E.view(ranks, per).sum(-1).tolist(), [sum(row) for row in come_Re]
+        pieces = _Sent.apply(x_SD, go_R, come_R, self.peers).split([n for row in come_Re for n in row])
+        by_expert = torch.cat([pieces[r * per + e] for e in range(per) for r in range(ranks)])
+        out_SD = self._own(by_expert, [sum(row[e] for row in come_Re) for e in range(per)])
+        pieces = out_SD.split([row[e] for e in range(per) for row in come_Re])
+        by_rank = torch.cat([pieces[e * ranks + r] for r in range(ranks) for e in range(per)])
+        out: Tensor = _Sent.apply(by_rank, come_R, go_R, self.peers)
+        return out
+
+    def _own(self, x_SD: Tensor, sizes: list[int]) -> Tensor:
+        """Rows by this rank's experts, `sizes[e]` of each."""
+        parts = enumerate(x_SD.split(sizes))
+        return torch.cat([F.linear(swiglu(x, self.gate[e], self.up[e]), self.down[e]) for e, x in parts])
+
+
+class Router(nn.Linear):
+    """Scores of the experts, in fp32 whatever the model computes in."""
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """[N, D] -> [N, E]."""
+        return F.linear(x_ND.float(), self.weight.float())
 
 
 class SwiGlu(nn.Module):
-    """A feed-forward (arXiv:2002.05202)."""
+    """A feed-forward (arXiv:2002.05202), of whose hidden width this rank has a part."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, peers: Peers = Peers()) -> None:  # noqa: B008
         super().__init__()
-        self.gate = nn.Linear(width, hidden, bias=False)
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
+        self.peers = peers
+        first, last = peers.share(hidden)
+        self.gate = nn.Linear(width, last - first, bias=False)
+        self.up = nn.Linear(width, last - first, bias=False)
+        self.down = nn.Linear(last - first, width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        out: Tensor = self.down(swiglu(x_BTD, self.gate.weight, self.up.weight))
-        return out
+        x_BTD = gathered(x_BTD, self.peers)
+        return scattered(self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD)), self.peers)
 
 
 def swiglu(x_ND: Tensor, gate_FD: Tensor, up_FD: Tensor) -> Tensor:
     """silu(gate x) * (up x): [..., D] -> [..., F]."""
     return F.silu(F.linear(x_ND, gate_FD)) * F.linear(x_ND, up_FD)
+
+
+class _Attached(torch.autograd.Function):
+    """`x` as it is, whose backward pass also begins that of `loss`: no stage has to carry a loss on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, weight: float) -> Tensor:
+        ctx.grad = torch.full_like(loss, weight)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        return grad, ctx.grad, None
+
+
+class _Sent(torch.autograd.Function):
+    """Rows to the ranks of an axis, `go[r]` to rank r, of which `come[r]` arrive; the gradient goes back."""
+
+    @staticmethod
+    def forward(ctx: Any, x_SD: Tensor, go: list[int], come: list[int], peers: Peers) -> Tensor:
+        ctx.about = come, go, peers
+        return _send(x_SD, go, come, peers)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _send(grad, *ctx.about), None, None, None
+
+
+def _send(x_SD: Tensor, go: list[int], come: list[int], peers: Peers) -> Tensor:
+    out = x_SD.new_empty((sum(come), x_SD.shape[1]))
+    distributed.all_to_all_single(out, x_SD.contiguous(), come, go, group=peers.group)
+    return out

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from bloomery.config.training import TrainConfig
-from training.model import rate_factor
+from training.model import Place, rate_factor
 
 STEPS = 5
 """Newton-Schulz iterations."""
@@ -172,14 +172,15 @@ def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     return (x.mT if tall else x).to(matrix.dtype).contiguous()
 
 
-def optimizer(named: Iterable[tuple[str, nn.Parameter]], train: TrainConfig) -> Optimizer:
-    """The optimizer of parameters by their logical names; each group has the `rate_factor` of its rate."""
-    groups: dict[tuple[str, bool, float], list[nn.Parameter]] = {}
-    for name, parameter in named:
-        inner = name.startswith("layers.") and parameter.dim() >= 2 and "router" not in name
+def optimizer(places: Iterable[tuple[str, nn.Parameter, Place]], train: TrainConfig) -> Optimizer:
+    """The optimizer of weights by their logical names; each group has the `rate_factor` of its rate."""
+    groups: dict[tuple[str, bool, float, str], list[nn.Parameter]] = {}
+    for name, weight, place in places:
+        matrix = len(place.shape) >= 2
+        inner = matrix and name.startswith("layers.") and "router" not in name
         rule = "muon" if train.optimizer == "muon" and inner else "adamw"
-        key = rule, parameter.dim() >= 2, rate_factor(name, train.model)
-        groups.setdefault(key, []).append(parameter)
+        key = rule, matrix, rate_factor(name, train.model), getattr(weight, "group_name", "")
+        groups.setdefault(key, []).append(weight)
     return Optimizer(
         [
             {
@@ -187,8 +188,10 @@ def optimizer(named: Iterable[tuple[str, nn.Parameter]], train: TrainConfig) -> 
                 "rule": rule,
                 "weight_decay": train.weight_decay if decays else 0.0,
                 "rate_factor": factor,
+                "name": spread or "dense",
+                "moe": bool(spread),  # DeepSpeed reduces them over the ranks that have the same experts
             }
-            for (rule, decays, factor), found in sorted(groups.items(), reverse=True, key=lambda item: item[0])
+            for (rule, decays, factor, spread), found in sorted(groups.items(), reverse=True)
         ],
         train,
     )

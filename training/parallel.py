@@ -10,19 +10,30 @@ import math
 import os
 from typing import Any
 
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import TrainConfig
 
 
 def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, Any]:
-    """The DeepSpeed JSON: ZeRO-1, fp32 or bf16 with fp32 accumulation, clipping by the global norm."""
+    """The DeepSpeed JSON: a ZeRO stage, fp32 or bf16 with fp32 accumulation.
+
+    Clipping is ours (training/gradients.py), so DeepSpeed's is off, and its norm where that can be.
+    """
+    zero: dict[str, Any] = {"stage": parallel.zero_stage}
+    own_masters = train.dtype == "bf16" and parallel.zero_stage == 1
+    if parallel.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    elif parallel.zero_stage in (1, 2) and not own_masters:
+        zero["compute_grad_norm"] = False
     config: dict[str, Any] = {
         # the loop says where a step ends, and divides by its targets: steps differ in both
-        "train_batch_size": parallel.micro_batch * parallel.ranks,
+        "train_batch_size": parallel.micro_batch * parallel.data,
         "train_micro_batch_size_per_gpu": parallel.micro_batch,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": train.clip,
-        "zero_optimization": {"stage": parallel.zero_stage},
-        "zero_allow_untested_optimizer": True,  # ours: training/optim.py
+        "gradient_clipping": 0.0,
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,  # ours (training/optim.py)
         "steps_per_print": 1 << 62,
         "wall_clock_breakdown": False,
     }

@@ -20,7 +20,7 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.refs import list_refs
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.store import LocalStore, Store
-from bloomery.config.training import ParallelConfig
+from bloomery.config.parallel import ParallelConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.cache import ShardCache
 from bloomery.shards.dataset import Dataset, Stream

@@ -5,7 +5,7 @@ from bloomery.config.training import TrainConfig
 
 TRAIN = Stage(
     name="train",
-    version=2,
+    version=3,
     config=TrainConfig,
     inputs={"shards": "shard.shards", "tokenizer": "tokenizer.tokenizer", "mixture": "mixture.plan"},
     libraries=("deepspeed", "torch"),

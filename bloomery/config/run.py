@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from bloomery.config.base import Config, execution, is_execution
 from bloomery.config.corpus import CorpusConfig
+from bloomery.config.parallel import ParallelConfig, check_mesh
 from bloomery.config.release import EvaluateConfig, ReleaseConfig
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
 
 Section = TypeVar("Section", bound=BaseModel)
@@ -48,12 +49,13 @@ class RunConfig(Config):
     execution: Execution = execution(Execution(), description="where and how stages run")
 
     @model_validator(mode="after")
-    def _can_be_released(self) -> Self:
+    def _is_possible(self) -> Self:
         if self.train.model.hf_class is None:
             raise ValueError(
                 "no class of transformers holds train.model, so no release could be exported: shared "
                 "experts go without qk_norm; others go with it, or with renormalise and no dense_layers"
             )
+        check_mesh(self.train, self.execution.parallelism)
         if self.release.auto_approve and self.name != "demo":
             raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
         return self

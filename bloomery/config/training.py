@@ -1,4 +1,4 @@
-"""The compute plane's knobs: model, optimisation, schedule, and (execution-only) how it is spread."""
+"""The compute plane's knobs: model, optimisation, schedule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from bloomery.config.base import Config, execution
+from bloomery.config.base import Config
 from bloomery.config.model import ModelConfig
 
 
@@ -110,22 +110,3 @@ class TrainConfig(Config):
                     f"schedule.length {entry.value} does not divide sequence_length {self.sequence_length}"
                 )
         return self
-
-
-class ParallelConfig(Config):
-    """How training is spread: bears no identity."""
-
-    ranks: int = execution(2, ge=1, description="processes on this node")
-    zero_stage: Literal[1] = execution(1, description="ZeRO stage")
-    micro_batch: int = execution(4, ge=1, description="sequences a forward pass of a rank")
-    device: Literal["auto", "cpu", "cuda"] = execution(
-        "auto", description="auto takes the GPU when there is one"
-    )
-    threads: int = execution(1, ge=1, description="CPU threads a rank")
-    checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
-    keep_last: int = execution(3, ge=1, description="checkpoints that stay live")
-    cache_bytes: int = execution(
-        64 << 30,
-        ge=1 << 20,
-        description="most bytes of shards that a node keeps of a dataset in an object store",
-    )

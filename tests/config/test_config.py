@@ -108,7 +108,7 @@ def _keys(config: RunConfig) -> dict[str, str]:
 BASE = parse(SMALL)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(21, 10_000),
     st.floats(1e-6, 1.0),
@@ -130,7 +130,7 @@ def test_no_field_of_train_changes_a_data_key(steps, rate, dtype, length, seed):
     assert (before["train"] == after["train"]) is (identity(BASE.train) == identity(changed.train))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 2),
     st.integers(1, 9),

@@ -12,7 +12,8 @@ from pathlib import Path
 from bloomery.artifacts.journal import Checkpoint, Journal
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.store import LocalStore, S3Store
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import TrainConfig
 from tests.training.world import SPREAD, TINY, World
 from training.job import Failure, Job
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from bloomery.config.model import ModelConfig
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
 from tests.training.world import make_world
 

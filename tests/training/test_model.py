@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from bloomery.config.model import PRESETS, ModelConfig, MoeConfig
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import TrainConfig
 from tests.deployment import ROOT
 from tests.training.world import MODEL
-from training.model import Decoder, rate_factor, token_losses, z_losses
+from training.loader import IGNORED
+from training.model import Decoder, rate_factor
 from training.moe import MixtureOfExperts, swiglu
 from training.parallel import deepspeed_config, learning_rate
 from training.size import Size
@@ -43,7 +45,8 @@ def test_initial_weights_follow_from_the_seed():
 
 def test_an_untrained_model_guesses_evenly():
     ids = torch.randint(0, 97, (8, 33))
-    loss = token_losses(model()(ids[:, :-1]), ids[:, 1:]).mean().item()
+    made = model()
+    loss = made.losses(made(ids[:, :-1]), ids[:, 1:])[0].mean().item()
     assert loss == pytest.approx(torch.log(torch.tensor(97.0)).item(), abs=0.1)
 
 
@@ -180,7 +183,7 @@ def test_the_loss_of_balance_is_least_where_all_is_even():
     made = model(moe=moe)
     made(torch.randint(0, 97, (4, 32)))
     assert 0.9 < made.balance_loss() < 1.1  # of an untrained router
-    for layer in made.layers:
+    for layer in made.layers.values():
         layer.ffn.router.weight.detach().zero_()[2] = 1.0
         layer.ffn(torch.rand(2, 8, MODEL.width) + 0.5)
     assert 3.9 < made.balance_loss() <= 4.0  # all are sent to one
@@ -202,7 +205,7 @@ def test_mup_keeps_activations_and_the_best_rate_as_width_grows():
         before = made(ids).detach()
         for _ in range(5):
             optimizer.zero_grad()
-            token_losses(made(ids[:, :-1]), ids[:, 1:]).mean().backward()
+            made.losses(made(ids[:, :-1]), ids[:, 1:])[0].mean().backward()
             optimizer.step()
         return (made(ids) - before).std().item()
 
@@ -211,5 +214,7 @@ def test_mup_keeps_activations_and_the_best_rate_as_width_grows():
 
 
 def test_z_losses_are_the_squares_of_the_normaliser():
-    logits = torch.randn(2, 3, 11)
-    assert torch.allclose(z_losses(logits), logits.exp().sum(-1).log() ** 2, atol=1e-5)
+    logits = torch.randn(2, 3, 97)
+    _, squares, own = model().losses(logits, torch.tensor([[1, IGNORED, 2], [3, 4, 5]]))
+    assert torch.allclose(squares, logits.exp().sum(-1).log() ** 2, atol=1e-5)
+    assert own.tolist() == [[True, False, True], [True, True, True]]

@@ -11,17 +11,19 @@ import torch
 
 from bloomery.artifacts.digests import file_digest
 from bloomery.config.model import ModelConfig, MoeConfig
-from bloomery.config.training import ParallelConfig, ScheduleConfig
+from bloomery.config.parallel import ParallelConfig
+from bloomery.config.training import ScheduleConfig
 from bloomery.shards.overlay import Overlay
 from tests.training.ranks import Ranks, forked
 from tests.training.world import MODEL, SPREAD, TINY, make_world
 from training.checkpoint import MASTER, MOMENTS, Reader
 from training.data import open_job
+from training.optim import optimizer
 from training.job import TrainingError
 from training.layout import HISTORY, History
 from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
-from training.loop import Run, optimizer
-from training.model import Decoder, token_losses, z_losses
+from training.loop import Run
+from training.model import Decoder
 from training.parallel import learning_rate, start_engine
 
 
@@ -40,14 +42,15 @@ def one_process(job):
     data, _ = open_job(job, Overlay())
     model = Decoder(train.model, data.dataset.manifest.policy.vocab_size)
     model.initialise(train.seed)
-    adam = optimizer(model, train)
+    adam = optimizer(model.places(), train)
     losses, norms, receipt, steps = [], [], FIRST_RECEIPT, data.feed.steps
     for step in range(steps):
         [batch] = read_steps(data, plan_steps(data, step, 1, 0, 1))
         targets = torch.from_numpy(batch.targets)
         logits = model(torch.from_numpy(batch.inputs), torch.from_numpy(batch.positions))
-        loss = token_losses(logits, targets).sum() / (targets >= 0).sum()
-        whole = loss + train.z_loss * z_losses(logits)[targets >= 0].mean()
+        nats, squares, own = model.losses(logits, targets)
+        loss = nats.sum() / own.sum()
+        whole = loss + train.z_loss * squares[own].mean()
         if train.model.moe:  # of each micro-batch by itself, as ranks have them
             for rows in np.split(np.arange(len(targets)), len(targets) // job.parallel.micro_batch):
                 model(torch.from_numpy(batch.inputs[rows]), torch.from_numpy(batch.positions[rows]))

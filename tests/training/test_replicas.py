@@ -20,7 +20,7 @@ def test_replicas_do_not_drift_apart(ranks):
         for _ in range(10):
             run.advance(stop=False)
         sha = hashlib.sha256()
-        for weight in run.model.parameters():
+        for weight in run.engine.model.parameters():
             sha.update(weight.detach().numpy().tobytes())
         (job.logs / f"{rank}.sha256").write_text(sha.hexdigest())
 

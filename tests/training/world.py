@@ -19,8 +19,9 @@ from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import Config
 from bloomery.config.gates import ShardGateConfig
 from bloomery.config.model import ModelConfig
+from bloomery.config.parallel import ParallelConfig
 from bloomery.config.run import Execution
-from bloomery.config.training import ParallelConfig, TrainConfig
+from bloomery.config.training import TrainConfig
 from bloomery.shards.dataset import Dataset, Policy
 from bloomery.shards.write import Document, write_dataset
 from spark_jobs.mixture import Share

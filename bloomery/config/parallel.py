@@ -1,0 +1,145 @@
+"""How training is spread over ranks: bears no identity.
+
+    ranks = data x tensor x pipeline x sequence        expert: within data
+    rank  = ((stage * data + replica) * sequence + slice) * tensor + shard
+
+Each legal mesh is proven by loss parity with one process (tests/training/test_parity.py). What is not, or
+cannot be, is refused when the config is read, with the reason and the nearest mesh that is legal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from bloomery.config.base import Config, execution
+from bloomery.config.training import TrainConfig
+
+
+class ParallelConfig(Config):
+    """How training is spread: bears no identity."""
+
+    ranks: int = execution(2, ge=1, description="processes, one a GPU")
+    zero_stage: Literal[0, 1, 2, 3] = execution(
+        1, description="what data-parallel ranks share: 1 optimizer, 2 and gradients, 3 and weights"
+    )
+    tensor: int = execution(1, ge=1, description="ranks that share each matrix (arXiv:1909.08053)")
+    pipeline: int = execution(1, ge=1, description="stages that share the layers, 1F1B (arXiv:2104.04473)")
+    sequence: int = execution(1, ge=1, description="ranks that share each sequence (arXiv:2309.14509)")
+    expert: int = execution(1, ge=1, description="data-parallel ranks that share a layer's experts")
+    micro_batch: int = execution(4, ge=1, description="sequences a forward pass of a rank")
+    recompute: Literal["none", "selective", "full"] = execution(
+        "none", description="activations made again in the backward pass: all but matrix products, or all"
+    )
+    offload_optimizer: bool = execution(False, description="optimizer state and step on the CPU (ZeRO 1-3)")
+    compile: bool = execution(False, description="torch.compile each layer; needs a C++ compiler")
+    device: Literal["auto", "cpu", "cuda"] = execution(
+        "auto", description="auto takes the GPU when there is one"
+    )
+    threads: int = execution(1, ge=1, description="CPU threads a rank")
+    checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
+    keep_last: int = execution(3, ge=1, description="checkpoints that stay live")
+    cache_bytes: int = execution(
+        64 << 30,
+        ge=1 << 20,
+        description="most bytes of shards that a node keeps of a dataset in an object store",
+    )
+
+    @property
+    def data(self) -> int:
+        """Replicas of the model, which read different rows."""
+        return self.ranks // (self.tensor * self.pipeline * self.sequence)
+
+    @property
+    def mesh(self) -> str:
+        """The degrees above 1, for people."""
+        named = ("data", "tensor", "pipeline", "sequence", "expert")
+        parts = [f"{name} {getattr(self, name)}" for name in named if getattr(self, name) > 1]
+        return f"{' x '.join(parts) or 'one rank'}, ZeRO-{self.zero_stage}"
+
+
+def refusals(train: TrainConfig, parallel: ParallelConfig) -> list[str]:
+    """Why a mesh cannot train a model, or is not proven to; empty if it can."""
+    return [*_layout(train, parallel), *_sizes(train, parallel)]
+
+
+def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
+    tensor, pipeline, sequence, expert = (
+        getattr(parallel, name) for name in ("tensor", "pipeline", "sequence", "expert")
+    )
+    zero = parallel.zero_stage
+    if parallel.ranks % (tensor * pipeline * sequence):
+        yield (
+            f"ranks {parallel.ranks} is not a multiple of tensor {tensor} x pipeline {pipeline} x "
+            f"sequence {sequence}"
+        )
+    if pipeline > 1 and zero == 0:
+        yield "pipeline with zero_stage 0 clips by a norm that leaves stages out"
+    if pipeline > 1 and zero > 1:
+        yield f"pipeline with zero_stage {zero}: a stage cannot give gradients or weights away"
+    if zero == 0 and train.dtype == "bf16":
+        yield "zero_stage 0 in bf16 keeps no fp32 masters"
+    if zero == 0 and parallel.offload_optimizer:
+        yield "offload_optimizer with zero_stage 0: there is nothing to offload"
+    if sequence > 1 and (tensor > 1 or pipeline > 1):
+        yield "sequence together with tensor or pipeline is not proven"
+    if expert > 1 and (tensor > 1 or pipeline > 1 or sequence > 1):
+        yield "expert together with tensor, pipeline or sequence is not proven"
+    if expert > 1 and zero not in (1, 2):
+        yield f"expert with zero_stage {zero} is not proven"
+    if tensor > 1 and train.model.moe:
+        yield "tensor with experts (train.model.moe) is not proven"
+
+
+def _sizes(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
+    model, moe = train.model, train.model.moe
+    lengths = [train.sequence_length, *(ramp.value for ramp in train.schedule.length)]
+    for name in ("tensor", "sequence"):
+        degree = getattr(parallel, name)
+        for what, size in (("heads", model.heads), ("kv_heads", model.kv_heads)):
+            if size % degree:
+                yield f"train.model.{what} {size} is not a multiple of {name} {degree}"
+        for length in lengths:
+            if length % degree:
+                yield f"sequences of {length} tokens are not a multiple of {name} {degree}"
+    if model.layers % parallel.pipeline:
+        yield f"train.model.layers {model.layers} is not a multiple of pipeline {parallel.pipeline}"
+    if parallel.expert > 1 and moe is None:
+        yield f"expert {parallel.expert}, but train.model.moe is none"
+    if moe and moe.experts % parallel.expert:
+        yield f"train.model.moe.experts {moe.experts} is not a multiple of expert {parallel.expert}"
+    if parallel.data % parallel.expert:
+        yield f"data {parallel.data} is not a multiple of expert {parallel.expert}"
+
+
+def nearest(train: TrainConfig, parallel: ParallelConfig) -> ParallelConfig | None:
+    """The legal mesh of as many ranks that differs least; None if there is none."""
+    degrees = [size for size in range(1, parallel.ranks + 1) if parallel.ranks % size == 0]
+    names = ("tensor", "pipeline", "sequence", "expert")
+
+    def distance(other: ParallelConfig) -> float:
+        apart = sum(abs(math.log2(getattr(other, name) / getattr(parallel, name))) for name in names)
+        return apart + abs(other.zero_stage - parallel.zero_stage) / 8
+
+    found: list[ParallelConfig] = []
+    for *sizes, zero in itertools.product(degrees, degrees, degrees, degrees, (0, 1, 2, 3)):
+        if math.prod(sizes[:3]) <= parallel.ranks:
+            other = parallel.model_copy(update={**dict(zip(names, sizes, strict=True)), "zero_stage": zero})
+            if not refusals(train, other):
+                found.append(other)
+    return min(found, key=distance, default=None)
+
+
+def check_mesh(train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Refuses a mesh that is illegal for a model, or not proven.
+
+    Raises:
+        ValueError: each reason, and the nearest legal mesh.
+    """
+    reasons = refusals(train, parallel)
+    if reasons:
+        other = nearest(train, parallel)
+        legal = f"the nearest legal mesh is {other.mesh}" if other else "no mesh of so many ranks is legal"
+        raise ValueError(f"execution.parallelism: {'; '.join(reasons)}; {legal}")

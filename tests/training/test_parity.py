@@ -1,0 +1,131 @@
+"""Every legal mesh trains as one process does: the same losses and norms, replicas that stay the same, and
+what is legal is what is proven here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from bloomery.config.model import ModelConfig, MoeConfig
+from bloomery.config.parallel import ParallelConfig, refusals
+from tests.training.ranks import forked
+from tests.training.test_ranks import one_process
+from tests.training.world import TINY
+from training.loop import Run
+from training.parallel import start_engine
+
+DENSE = TINY.model_copy(
+    update={"model": ModelConfig(layers=4, width=40, heads=4, kv_heads=4, ffn_width=51, qk_norm=True)}
+)
+"""Odd sizes, so that shards are uneven and fragments cut rows; tied embeddings."""
+UNTIED = DENSE.model_copy(update={"model": DENSE.model.model_copy(update={"tied_embeddings": False})})
+EXPERTS = TINY.model_copy(
+    update={
+        "model": DENSE.model.model_copy(
+            update={
+                "qk_norm": False,
+                "moe": MoeConfig(experts=4, top_k=2, ffn_width=24, shared_experts=1, dense_layers=1),
+            }
+        )
+    }
+)
+
+CELLS = {
+    **{f"dp{n} z{z}": (DENSE, {"ranks": n, "zero_stage": z}) for n in (1, 2, 4) for z in (0, 1, 2, 3)},
+    **{f"tp2 z{z}": (DENSE, {"ranks": 2, "tensor": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
+    **{f"tp2 dp2 z{z}": (UNTIED, {"ranks": 4, "tensor": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
+    "tp4": (DENSE, {"ranks": 4, "tensor": 4}),
+    "pp2": (DENSE, {"ranks": 2, "pipeline": 2}),
+    "pp2 untied": (UNTIED, {"ranks": 2, "pipeline": 2}),
+    "pp4": (DENSE, {"ranks": 4, "pipeline": 4}),
+    "pp2 dp2": (DENSE, {"ranks": 4, "pipeline": 2}),
+    "pp2 tp2": (DENSE, {"ranks": 4, "pipeline": 2, "tensor": 2}),
+    **{f"sp2 z{z}": (DENSE, {"ranks": 2, "sequence": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
+    **{f"sp2 dp2 z{z}": (UNTIED, {"ranks": 4, "sequence": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
+    "sp4": (DENSE, {"ranks": 4, "sequence": 4}),
+    **{f"ep2 z{z}": (EXPERTS, {"ranks": 2, "expert": 2, "zero_stage": z}) for z in (1, 2)},
+    **{f"ep2 dp4 z{z}": (EXPERTS, {"ranks": 4, "expert": 2, "zero_stage": z}) for z in (1, 2)},
+    "ep4": (EXPERTS, {"ranks": 4, "expert": 4}),
+    "experts z3": (EXPERTS, {"ranks": 2, "zero_stage": 3}),
+    "experts pp2": (EXPERTS, {"ranks": 2, "pipeline": 2}),
+    "experts sp2": (EXPERTS, {"ranks": 2, "sequence": 2}),
+    "recomputed": (DENSE, {"ranks": 2, "recompute": "full"}),
+    "recomputed z3": (DENSE, {"ranks": 2, "recompute": "full", "zero_stage": 3}),
+    "recomputed pp2 tp2": (DENSE, {"ranks": 4, "pipeline": 2, "tensor": 2, "recompute": "full"}),
+    "selective": (DENSE, {"ranks": 2, "recompute": "selective"}),
+    **{f"offload z{z}": (DENSE, {"ranks": 2, "offload_optimizer": True, "zero_stage": z}) for z in (1, 2, 3)},
+}
+SLOW = {"pp2 tp2 dp2": (DENSE, {"ranks": 8, "pipeline": 2, "tensor": 2})}
+
+
+def cells(table):
+    return pytest.mark.parametrize(("train", "mesh"), table.values(), ids=table.keys())
+
+
+def prove(ranks, train, mesh):
+    """20 clipped steps on a mesh against one process; returns the greatest difference of a loss."""
+    parallel = ParallelConfig(micro_batch=2, device="cpu", **mesh)
+    assert not refusals(train, parallel)
+    job = ranks.job(train, parallel)
+
+    def body(rank):
+        start_engine("cpu")
+        run = Run.start(job, rank, parallel.ranks)
+        held_out = [run.held_out().nats]
+        for _ in range(20):
+            run.advance(stop=False)
+        held_out.append(run.held_out().nats)
+        (job.logs / f"{rank}.json").write_text(
+            json.dumps(
+                {
+                    "losses": run.losses,
+                    "norms": run.grad_norms,
+                    "receipt": run.receipt.now,
+                    "held_out": held_out,
+                    "weights": hashes(run),
+                }
+            )
+        )
+
+    assert forked(parallel.ranks, job.logs, body) == [None] * parallel.ranks
+    found = [json.loads((job.logs / f"{rank}.json").read_text()) for rank in range(parallel.ranks)]
+    losses, norms, receipt, _ = one_process(job)
+    assert min(norms) > train.clip, "no step was clipped"
+    for name in ("losses", "norms", "receipt", "held_out"):
+        assert all(other[name] == found[0][name] for other in found), f"ranks differ in {name}"
+    weights: dict[str, str] = {}
+    for other in found:
+        for name, digest in other["weights"].items():
+            assert weights.setdefault(name, digest) == digest, f"replicas of {name} drift apart"
+    assert found[0]["receipt"] == receipt
+    assert np.allclose(found[0]["norms"], norms, rtol=1e-3 if train.model.moe else 1e-4)
+    assert found[0]["losses"][-1] < found[0]["losses"][0] - 0.4
+    assert found[0]["held_out"][1] < found[0]["held_out"][0]
+    return float(np.abs(np.array(found[0]["losses"]) - losses).max())
+
+
+def hashes(run):
+    """Of each weight, by its name and the place of this rank's part."""
+    found = {}
+    for name, weight, place in run.engine.model.places():
+        part = weight.ds_tensor if hasattr(weight, "ds_id") else weight
+        own = run.rank if hasattr(weight, "ds_id") else ""
+        digest = hashlib.sha256(part.detach().numpy().tobytes()).hexdigest()
+        found[f"{name} {place.offset} {own}"] = digest
+    return found
+
+
+@cells(CELLS)
+def test_a_mesh_equals_one_process(ranks, train, mesh, record_property):
+    apart = prove(ranks, train, mesh)
+    record_property("apart", apart)
+    assert apart < (1e-3 if train.model.moe else 1e-5)
+
+
+@pytest.mark.slow
+@cells(SLOW)
+def test_a_large_mesh_equals_one_process(ranks, train, mesh):
+    assert prove(ranks, train, mesh) < 1e-5
