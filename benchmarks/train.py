@@ -1,6 +1,6 @@
 """What the engine costs: CPU-seconds of our step against a bare torch loop of the same model and optimizer.
 
-    ours     training.engine, one process: ZeRO-1, gradients' norms by weight, clipping, a step that can be refused
+    ours     training.engine, one process: ZeRO-1, norms by weight, clipping, can refuse a step
     torch    the same model, rows, loss, clipping and optimizer in twenty lines
 
 Both stand in one process and take steps by turns. A step's CPU-seconds are those of the process, user and
@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT)]
 from training.launch import ALLOCATOR  # noqa: E402
 
 if not ALLOCATOR.items() <= os.environ.items():  # read when a process starts: as ranks have it
-    os.execve(sys.executable, [sys.executable, "-P", *sys.argv], {**os.environ, **ALLOCATOR})
+    os.execve(sys.executable, [sys.executable, "-P", *sys.argv], {**os.environ, **ALLOCATOR})  # noqa: S606
 
 import torch  # noqa: E402
 
@@ -105,7 +105,9 @@ def main() -> None:
                 began = cpu_seconds()
                 losses[name] = steps[name](rows)
                 spent[name].append(cpu_seconds() - began)
-                print(f"step {number} {name}: {spent[name][-1]:.2f} CPU-s, loss {losses[name]:.6f}", flush=True)
+                print(
+                    f"step {number} {name}: {spent[name][-1]:.2f} CPU-s, loss {losses[name]:.6f}", flush=True
+                )
             assert abs(losses["ours"] - losses["torch"]) < 1e-5
     mine, peer = (statistics.median(spent[name][2:]) for name in ("ours", "torch"))
     report("train", [Claim("train.cpu_seconds_a_step", mine, 1.03, peer)])

@@ -43,8 +43,8 @@ from training.mirror import Mirror
 from training.takedown import tombstones
 
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
-"""Has glibc keep what a CPU rank frees: else each step's gradients are given back to the kernel and zeroed anew,
-page by page, 3 to 7 % of the CPU time of 100 M parameters and 8,192 tokens (benchmarks/train.py)."""
+"""Has glibc keep what a CPU rank frees. Else each step's gradients go back to the kernel, which zeroes them
+anew page by page: 3 to 7 % of the CPU time of 100 M parameters and 8,192 tokens (benchmarks/train.py)."""
 RESUMES = "run it again: it resumes from the last checkpoint"
 
 

@@ -3,10 +3,10 @@
     layers' matrices -> AdamW with decay, or Muon          norms -> AdamW without decay
     embedding, head, router -> AdamW with decay            all: ema <- decay * ema + (1 - decay) * weight
 
-DeepSpeed replaces a group's parameters by this rank's flat range of them. AdamW and the average work element by
-element and do not care. Muon makes a whole matrix orthogonal, so a matrix that ranks cut between them is put
-together by one all-reduce of all such matrices' momenta (arXiv:2502.16982, Algorithm 1), and each rank takes its
-own piece of the result.
+DeepSpeed replaces a group's parameters by this rank's flat range of them. AdamW and the average work element
+by element and do not care. Muon makes a whole matrix orthogonal, so a matrix that ranks cut between them is
+put together by one all-reduce of all such matrices' momenta (arXiv:2502.16982, Algorithm 1), and each rank
+takes its own piece of the result.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Optimizer(torch.optim.AdamW):
         return loss
 
     def _muon(self, group: dict[str, Any]) -> None:
-        """Nesterov momentum, element by element; then each matrix made orthogonal, with AdamW's usual length of
-        an update, so that both share a learning rate (arXiv:2502.16982, equation 4).
+        """Nesterov momentum, element by element; then each matrix made orthogonal, as long as AdamW's usual
+        update, so that both share a learning rate (arXiv:2502.16982, equation 4).
         """
         for parameter in group["params"]:
             momentum, gradient = self.state[parameter]["exp_avg"], parameter.grad
@@ -88,7 +88,7 @@ class Optimizer(torch.optim.AdamW):
                 update = orthogonal(whole.view(piece.matrix.shape), self.orthogonal_dtype)
                 update *= 0.2 * math.sqrt(max(piece.matrix.shape[-2:]))
                 own = update.view(-1)[piece.start : piece.start + piece.size]
-                piece.range_of(piece.flat).sub_(own, alpha=-group["lr"])
+                piece.range_of(piece.flat).add_(own, alpha=-group["lr"])
         for parameter in group["params"]:
             parameter.grad = None  # AdamW passes over it
 
@@ -106,7 +106,7 @@ class Optimizer(torch.optim.AdamW):
 
 
 class Piece(NamedTuple):
-    """What this rank has of a matrix: `size` elements from `start` on, which begin at `at` of a flat range."""
+    """What this rank has of a matrix: `size` elements from `start` on, at `at` of its flat range."""
 
     matrix: nn.Parameter
     start: int

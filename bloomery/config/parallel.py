@@ -89,6 +89,8 @@ def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield "expert together with tensor, pipeline or sequence is not proven"
     if expert > 1 and zero not in (1, 2):
         yield f"expert with zero_stage {zero} is not proven"
+    if train.optimizer == "muon" and (tensor > 1 or zero == 3 or parallel.offload_optimizer):
+        yield "train.optimizer muon needs whole matrices: without tensor, zero_stage 3 and offload_optimizer"
     if tensor > 1 and train.model.moe:
         yield "tensor with experts (train.model.moe) is not proven"
 

@@ -18,12 +18,12 @@ from tests.training.ranks import Ranks, forked
 from tests.training.world import MODEL, SPREAD, TINY, make_world
 from training.checkpoint import MASTER, MOMENTS, Reader
 from training.data import open_job
-from training.optim import optimizer
 from training.job import TrainingError
 from training.layout import HISTORY, History
 from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
 from training.loop import Run
 from training.model import Decoder
+from training.optim import optimizer
 from training.parallel import learning_rate, start_engine
 
 
