@@ -88,8 +88,8 @@ class Engine:
             """Whose tied embedding is ours."""
 
             def get_tied_weights_and_groups(module) -> list[tuple[Tensor, Any]]:  # noqa: N805
-                weight = getattr(self.model, "embedding", None)
-                return [(weight.weight, self.mesh.tied)] if weight is not None and self.mesh.tied else []
+                both = self.train.model.tied_embeddings and self.mesh.tied
+                return [(self.model.embedding.weight, self.mesh.tied)] if both else []
 
         return Pipeline(
             [LayerSpec(Stage, self.model)] * self.parallel.pipeline,
@@ -115,8 +115,8 @@ class Engine:
         """
         self.weight, self.nats = self.averaged / max(1, targets), []
         if moe := self.train.model.moe:
-            ranks = self.parallel.data * self.parallel.sequence
-            self.model.weigh_balance(moe.balance_weight * self.averaged / ranks / len(rows))
+            share = self.averaged / self.parallel.data / len(rows)
+            self.model.weigh_balance(moe.balance_weight * share)
         self.deepspeed.train()
         if self.parallel.pipeline > 1:
             self._run_pipeline(_up_to_the_step(self.deepspeed, len(rows)), rows)

@@ -27,6 +27,7 @@ from bloomery.config.parallel import ParallelConfig
 from bloomery.config.settings import settings
 from bloomery.shards.overlay import Overlay
 from training.data import check_shards, open_job
+from training.fit import check_memory
 from training.job import (
     GRACE,
     REFUSED,
@@ -66,6 +67,7 @@ def train(context: Context) -> dict[str, Artifact]:
         head = journal.open(context.fence, run_facts(context))
         job = make_job(context, journal, head)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
+        check_memory(job.train, job.parallel, data.dataset.manifest.policy.vocab_size, job.device)
         if head is None or head.step < data.feed.steps:
             check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))
             context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")

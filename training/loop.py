@@ -483,7 +483,7 @@ def _micro_batches(
         torch.from_numpy(np.concatenate([part, np.broadcast_to(row, (lacking, part.shape[1]))]))
         for part, row in (
             (inputs, np.zeros(inputs.shape[1], inputs.dtype)),
-            (positions, np.arange(inputs.shape[1], dtype=positions.dtype)),
+            (positions.astype(np.int32), np.arange(inputs.shape[1], dtype=np.int32)),
             (targets, np.full(inputs.shape[1], IGNORED, targets.dtype)),
         )
     ]

@@ -49,7 +49,7 @@ class Layer(nn.Module):
         self.ffn_norm = RmsNorm(config.width, config.norm_eps, mesh.tensor)
         self.ffn: nn.Module
         if config.moe and config.is_sparse(number):
-            self.ffn = MixtureOfExperts(config, config.moe, mesh.expert)
+            self.ffn = MixtureOfExperts(config, config.moe, mesh)
         else:
             self.ffn = SwiGlu(config.width, config.ffn_width, mesh.tensor)
 

@@ -24,17 +24,17 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F  # noqa: N812  the field's name for it
 
 from bloomery.config.model import ModelConfig, MoeConfig
-from training.collectives import gathered, scattered
-from training.mesh import Peers, expert_group
+from training.collectives import gathered, scattered, summed
+from training.mesh import Mesh, Peers, expert_group
 
 
 class MixtureOfExperts(nn.Module):
     """Routed experts and shared ones."""
 
-    def __init__(self, config: ModelConfig, moe: MoeConfig, peers: Peers = Peers()) -> None:  # noqa: B008
+    def __init__(self, config: ModelConfig, moe: MoeConfig, mesh: Mesh = Mesh()) -> None:  # noqa: B008
         super().__init__()
-        self.moe, self.peers = moe, peers
-        wide, own = moe.shared_experts * moe.ffn_width, moe.experts // peers.size
+        self.moe, self.peers, self.sequence = moe, mesh.expert, mesh.sequence
+        wide, own = moe.shared_experts * moe.ffn_width, moe.experts // self.peers.size
         self.router = Router(config.width, moe.experts, bias=False)
         self.gate = self._experts(own, moe.ffn_width, config.width)
         self.up = self._experts(own, moe.ffn_width, config.width)
@@ -71,7 +71,10 @@ class MixtureOfExperts(nn.Module):
         probability_NE = self.router(x_ND).softmax(-1)
         weight_Nk, expert_Nk = probability_NE.topk(self.moe.top_k, dim=-1)
         sent_E = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts) / expert_Nk.numel()
-        self.balance = self.moe.experts * (sent_E * probability_NE.mean(0)).sum()
+        sent_E, mean_E = (  # of the whole sequence, whose parts have as many tokens
+            summed(part_E, self.sequence) / self.sequence.size for part_E in (sent_E, probability_NE.mean(0))
+        )
+        self.balance = self.moe.experts * (sent_E * mean_E).sum()
         if self.moe.renormalise:
             weight_Nk = weight_Nk / weight_Nk.sum(-1, keepdim=True)
         if self.balance_weight:

@@ -61,12 +61,23 @@ class Size:
         return self.total * (whole + (16 - whole) / ranks)
 
 
-def activation_bytes(model: ModelConfig, sequence_length: int, full_recompute: bool = False) -> float:
+def activation_bytes(model: ModelConfig, sequence_length: int, recompute: str = "none") -> float:
     """Bytes that a sequence's forward pass keeps for the backward one, bf16, attention not materialised.
 
-    34 T D a layer, or its input alone, 2 T D (arXiv:2205.05198, section 4, of a feed-forward 4 D wide).
+    34 T D a layer of a feed-forward 4 D wide (arXiv:2205.05198, section 4): 18 T D, and 16 T D for its hidden
+    activations, here as wide as they are. Recomputed in full a layer's input alone is kept, 2 T D; but for
+    matrix products, what those gave.
     """
-    return (2 if full_recompute else 34) * sequence_length * model.width * model.layers
+    hidden = model.ffn_width
+    if model.moe:
+        hidden = model.moe.ffn_width * (model.moe.top_k + model.moe.shared_experts)
+    heads = model.head * (model.heads + 2 * model.kv_heads)
+    kept = {
+        "none": 18 * model.width + 8 * hidden,
+        "selective": 6 * model.width + 4 * hidden + 2 * heads,
+        "full": 2 * model.width,
+    }[recompute]
+    return float(sequence_length * model.layers * kept)
 
 
 def describe(shape: Preset) -> dict[str, str]:
@@ -86,7 +97,7 @@ def describe(shape: Preset) -> dict[str, str]:
         "  a GPU, ZeRO-3 on 8": _gib(size.state_bytes(3, 8)),
         "  a GPU, ZeRO-3 on 64": _gib(size.state_bytes(3, 64)),
         "activations a sequence": _gib(activation_bytes(model, length)),
-        "  all recomputed": _gib(activation_bytes(model, length, full_recompute=True)),
+        "  all recomputed": _gib(activation_bytes(model, length, "full")),
         "released as": str(model.hf_class).removesuffix("ForCausalLM"),
         "shape of": shape.source,
     }

@@ -14,7 +14,10 @@ from bloomery.config.parallel import ParallelConfig, refusals
 from tests.training.ranks import forked
 from tests.training.test_ranks import one_process
 from tests.training.world import TINY
+from training import engine as engine_module
+from training.engine import Engine
 from training.loop import Run
+from training.mesh import Mesh
 from training.parallel import start_engine
 
 DENSE = TINY.model_copy(
@@ -65,30 +68,31 @@ def cells(table):
     return pytest.mark.parametrize(("train", "mesh"), table.values(), ids=table.keys())
 
 
-def prove(ranks, train, mesh):
-    """20 clipped steps on a mesh against one process; returns the greatest difference of a loss."""
+def prove(ranks, train, mesh, spoil=lambda patch: None):
+    """20 clipped steps on a mesh against one process; returns the greatest difference of a loss.
+
+    `spoil` changes something on each rank before it starts.
+    """
     parallel = ParallelConfig(micro_batch=2, device="cpu", **mesh)
     assert not refusals(train, parallel)
     job = ranks.job(train, parallel)
 
     def body(rank):
         start_engine("cpu")
+        spoil(pytest.MonkeyPatch())
         run = Run.start(job, rank, parallel.ranks)
         held_out = [run.held_out().nats]
         for _ in range(20):
             run.advance(stop=False)
         held_out.append(run.held_out().nats)
-        (job.logs / f"{rank}.json").write_text(
-            json.dumps(
-                {
-                    "losses": run.losses,
-                    "norms": run.grad_norms,
-                    "receipt": run.receipt.now,
-                    "held_out": held_out,
-                    "weights": hashes(run),
-                }
-            )
-        )
+        about = {
+            "losses": run.losses,
+            "norms": run.grad_norms,
+            "receipt": run.receipt.now,
+            "held_out": held_out,
+            "weights": hashes(run),
+        }
+        (job.logs / f"{rank}.json").write_text(json.dumps(about))
 
     assert forked(parallel.ranks, job.logs, body) == [None] * parallel.ranks
     found = [json.loads((job.logs / f"{rank}.json").read_text()) for rank in range(parallel.ranks)]
@@ -101,7 +105,7 @@ def prove(ranks, train, mesh):
         for name, digest in other["weights"].items():
             assert weights.setdefault(name, digest) == digest, f"replicas of {name} drift apart"
     assert found[0]["receipt"] == receipt
-    assert np.allclose(found[0]["norms"], norms, rtol=1e-3 if train.model.moe else 1e-4)
+    assert np.allclose(found[0]["norms"], norms, rtol=1e-3 if train.model.moe else 1e-4), "norms differ"
     assert found[0]["losses"][-1] < found[0]["losses"][0] - 0.4
     assert found[0]["held_out"][1] < found[0]["held_out"][0]
     return float(np.abs(np.array(found[0]["losses"]) - losses).max())
@@ -129,3 +133,37 @@ def test_a_mesh_equals_one_process(ranks, train, mesh, record_property):
 @cells(SLOW)
 def test_a_large_mesh_equals_one_process(ranks, train, mesh):
     assert prove(ranks, train, mesh) < 1e-5
+
+
+def stages_left_out(patch):
+    """The norm of the first stage alone, as with ZeRO-0 in a pipeline of DeepSpeed's own."""
+    whole = Engine.square_sums
+    patch.setattr(Engine, "square_sums", lambda engine: whole(engine) if engine.mesh.first else {})
+
+
+def groups_from_sizes(patch):
+    """Groups of the sequence axis that DeepSpeed makes from its config, which reduce nothing over it."""
+    of, config = Mesh.of, engine_module.deepspeed_config
+    patch.setattr(Mesh, "of", lambda parallel: of(parallel)._replace(mpu=None))
+    sizes = {"sequence_parallel_size": 2, "data_parallel_size": 1}
+    patch.setattr(engine_module, "deepspeed_config", lambda *about: config(*about) | sizes)
+
+
+def loss_of_other_stages(patch):
+    """ZeRO-3 divides a gradient's sum by the ranks of a sequence, too."""
+    patch.setattr(Engine, "averaged", property(lambda engine: engine.parallel.data))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "spoil", "found"),
+    [
+        ({"ranks": 2, "pipeline": 2}, stages_left_out, "norms differ"),
+        ({"ranks": 2, "sequence": 2}, groups_from_sizes, "drift apart"),
+        ({"ranks": 2, "sequence": 2, "zero_stage": 3}, loss_of_other_stages, "norms differ"),
+    ],
+    ids=["F1", "F2", "F3"],
+)
+def test_what_trains_happily_and_is_wrong_is_found(ranks, mesh, spoil, found):
+    """Losses of the first step are right in all three, and all three go down."""
+    with pytest.raises(AssertionError, match=found):
+        prove(ranks, DENSE, mesh, spoil)

@@ -1,0 +1,144 @@
+"""Whether a run fits into memory, foretold before a rank starts, and the mesh that would.
+
+bytes a rank = weights + gradients + masters and moments + activations + logits
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from typing import NamedTuple
+
+from bloomery.config.parallel import ParallelConfig, refusals
+from bloomery.config.training import TrainConfig
+from training.job import TrainingError
+from training.size import Size, activation_bytes
+
+SPARE = 0.9
+"""Share of a device's memory that a run may take: the rest is the allocator's and the collectives'."""
+
+
+class Need(NamedTuple):
+    """Bytes of the rank that needs most."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    """fp32 masters, where the weights are not those, and moments; on the host if they are offloaded."""
+    activations: float
+    """Of the micro-batches that are under way."""
+    logits: float
+
+    @property
+    def device(self) -> float:
+        """All that stands on the device, but for an offloaded optimizer."""
+        return sum(self)
+
+    def __str__(self) -> str:
+        parts = (f"{name} {_gib(size)}" for name, size in self._asdict().items() if size)
+        return f"{_gib(self.device)} ({', '.join(parts)})"
+
+
+def need(train: TrainConfig, parallel: ParallelConfig, vocab_size: int) -> Need:
+    """What a rank needs: ZeRO as arXiv:1910.02054, activations as arXiv:2205.05198, section 4."""
+    model, spread = train.model, parallel.tensor * parallel.pipeline
+    size = Size.of(model, vocab_size)
+    table = vocab_size * model.width / parallel.tensor  # the first stage has one, or the last
+    experts = 0.0
+    if model.moe:
+        sparse = sum(model.is_sparse(layer) for layer in range(model.layers))
+        experts = 3.0 * model.width * model.moe.ffn_width * model.moe.experts * sparse
+    own = (size.total - size.embedding - experts) / spread + experts / spread / parallel.expert
+    own += table if parallel.pipeline > 1 else size.embedding / parallel.tensor
+    low = 2 if train.dtype == "bf16" else 4
+    zero, shares = parallel.zero_stage, parallel.data * parallel.sequence
+    masters = 12 if zero else 8  # ZeRO keeps masters beside the weights in fp32, too
+    accumulated = 4 + (low if low == 2 and zero == 1 else 0)
+    under_way = parallel.pipeline  # 1F1B: the first stage has that many
+    rows, split = parallel.micro_batch * under_way, spread * parallel.sequence
+    activations = activation_bytes(model, train.sequence_length, parallel.recompute) * low / 2
+    tokens = parallel.micro_batch * train.sequence_length / parallel.sequence
+    return Need(
+        weights=low * own / (shares if zero == 3 else 1),
+        gradients=accumulated * own / (shares if zero >= 2 else 1),
+        optimizer=0.0 if parallel.offload_optimizer else masters * own / (shares if zero else 1),
+        activations=rows * activations / split,
+        logits=tokens * vocab_size / parallel.tensor * (2 * low + 8),
+    )
+
+
+def check_memory(train: TrainConfig, parallel: ParallelConfig, vocab_size: int, device: str) -> None:
+    """Refuses a run that will not fit.
+
+    Raises:
+        TrainingError: what it needs, what there is, and a mesh of as many ranks that fits.
+    """
+    there = device_bytes(device, parallel.ranks)
+    needed = need(train, parallel, vocab_size)
+    if needed.device <= SPARE * there:
+        return
+    other = fitting(train, parallel, vocab_size, SPARE * there)
+    raise TrainingError(
+        f"a rank needs {needed}, and has {_gib(there)}: it does not fit",
+        f"set execution.parallelism to {_changes(parallel, other)}"
+        if other
+        else "no mesh of so many ranks fits: take more of them, or a smaller train.model",
+    )
+
+
+def fitting(
+    train: TrainConfig, parallel: ParallelConfig, vocab_size: int, room: float
+) -> ParallelConfig | None:
+    """The mesh of as many ranks that fits and changes least; None if none does."""
+    degrees = [size for size in range(1, parallel.ranks + 1) if parallel.ranks % size == 0]
+    batches = [size for size in range(parallel.micro_batch, 0, -1) if parallel.micro_batch % size == 0]
+    choices = {
+        "zero_stage": (0, 1, 2, 3),
+        "micro_batch": batches,
+        "recompute": ("none", "selective", "full"),
+        "tensor": degrees,
+        "pipeline": degrees,
+        "sequence": degrees,
+        "offload_optimizer": (False, True),
+    }
+    found: list[ParallelConfig] = []
+    for values in itertools.product(*choices.values()):
+        other = parallel.model_copy(update=dict(zip(choices, values, strict=True)))
+        fits = other.tensor * other.pipeline * other.sequence <= parallel.ranks and not refusals(train, other)
+        if fits and need(train, other, vocab_size).device <= room:
+            found.append(other)
+    # what costs least speed: first fewer changes, then no offload, then little recomputed
+    return min(
+        found,
+        key=lambda mesh: (
+            mesh.offload_optimizer,
+            len(_differ(parallel, mesh)),
+            mesh.tensor * mesh.pipeline * mesh.sequence,
+            choices["recompute"].index(mesh.recompute),  # type: ignore[attr-defined]
+            abs(mesh.zero_stage - parallel.zero_stage),
+            -mesh.micro_batch,
+        ),
+        default=None,
+    )
+
+
+def _differ(one: ParallelConfig, other: ParallelConfig) -> dict[str, object]:
+    return {name: value for name, value in other if value != getattr(one, name)}
+
+
+def _changes(one: ParallelConfig, other: ParallelConfig) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in _differ(one, other).items())
+
+
+def device_bytes(device: str, ranks: int) -> float:
+    """Memory of a rank: its GPU's, or its share of the machine's."""
+    if device == "cuda":
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+        return min(float(line) for line in answer.split()) * 2**20
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / ranks
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.2f} GiB"
