@@ -1,26 +1,28 @@
-"""Checkpoints as boxes of logical tensors: each rank writes what it owns, any mesh reads what it needs.
+"""Checkpoints as boxes of logical tensors: each rank saves what it owns, any mesh reads what it needs.
 
-    ZeRO fragment (flat range of a parameter) -> boxes (row-major rectangles) -> rank file, index
+    Fragment (flat range of a rank's piece) -> boxes (row-major rectangles) -> rank file, index
+    index -> boxes that meet a fragment's -> copied into place, coverage counted
 
-Every save checks that the model's copy equals the rounded master; every read counts that its boxes cover what
-was asked. DeepSpeed's own save and load need pickle and are not used. Fragments: ZeRO-1 of DeepSpeed 0.19.8.
+DeepSpeed's own save and load need pickle and are not used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from training.layout import CheckpointError, Index, Part, verify_file
+from training.engine import Engine
+from training.fragments import BUFFER, MASTER, Fragment, create_state, fragments, release
+from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
 
-MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
+T = TypeVar("T")
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and extent in each dimension."""
 
@@ -48,141 +50,97 @@ def _within(row: int, found: Iterator[Box]) -> Iterator[Box]:
         yield (row, *offset), (1, *extent)
 
 
-class Fragment(NamedTuple):
-    """The flat range of a parameter that this rank owns, and views of its state."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    state: dict[str, Tensor]
-    """Kind -> flat view, all of one length."""
-    copy: Tensor
-    """The model's own copy of the range, in the compute dtype."""
+def boxes_of(fragment: Fragment) -> list[Box]:
+    """A fragment's boxes in the logical tensor, in the order of its elements."""
+    return [
+        (tuple(a + b for a, b in zip(fragment.place.offset, offset, strict=True)), extent)
+        for offset, extent in boxes(fragment.extent, fragment.start, fragment.stop)
+    ]
 
 
-def flat_parameters(engine: Any) -> list[Tensor]:
-    """The flat fp32 partitions that the inner optimizer steps, one a parameter group."""
-    return [group["params"][0] for group in engine.optimizer.optimizer.param_groups]
-
-
-def fragments(engine: Any) -> Iterator[Fragment]:
-    """What this rank owns of each parameter of a ZeRO-1 engine whose optimizer has its state."""
-    inner, flat = engine.optimizer.optimizer, flat_parameters(engine)
-    for name, parameter in engine.module.named_parameters():
-        owned = parameter._hp_mapping
-        if owned is None:
-            continue
-        start, count = owned.lp_fragment_address.start, owned.lp_fragment_address.numel
-        state = inner.state[flat[owned.param_group_index]]
-        at = owned.hp_fragment_address
-        moments = {kind: state[kind].narrow(0, at.start, at.numel) for kind in MOMENTS}
-        copy = parameter.detach().view(-1)[start : start + count]
-        yield Fragment(name, tuple(parameter.shape), start, {MASTER: owned.hp_fragment, **moments}, copy)
-
-
-def create_optimizer_state(engine: Any, step: int) -> None:
-    """Gives the optimizer the state that it otherwise makes at its first step, so that it can be filled."""
-    inner = engine.optimizer.optimizer
-    for flat in flat_parameters(engine):
-        inner.state[flat].update(
-            step=torch.tensor(float(step)), **{kind: torch.zeros_like(flat) for kind in MOMENTS}
-        )
-
-
-def write_rank(engine: Any, rank: int, path: Path) -> list[Part]:
-    """Writes this rank's boxes and RNG to `path`; returns what the index says of them.
-
-    Raises:
-        CheckpointError: the model's copy is not the rounded master, so the mapping cannot be trusted.
-    """
-    tensors: dict[str, Tensor] = {}
-    parts: list[Part] = []
-    for fragment in fragments(engine):
-        if not torch.equal(fragment.copy, fragment.state[MASTER].to(fragment.copy.dtype)):
-            raise CheckpointError(
-                f"{fragment.name}: the model's copy differs from its master on rank {rank}; nothing is saved",
-                "this is a defect of the engine's mapping: report it",
-            )
-        stop = fragment.start + len(fragment.copy)
-        for kind, flat in fragment.state.items():
-            done = 0
-            for number, (offset, extent) in enumerate(boxes(fragment.shape, fragment.start, stop)):
-                key, volume = f"{fragment.name}/{kind}/{number}", math.prod(extent)
-                tensors[key] = flat[done : done + volume].detach().view(extent).cpu().contiguous()
-                parts.append(
-                    Part(
-                        file=path.name,
-                        key=key,
-                        name=fragment.name,
-                        kind=kind,
-                        offset=offset,
-                        extent=extent,
-                    )
-                )
-                done += volume
-    tensors["rng"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    save_file(tensors, path)
-    path.chmod(0o644)  # safetensors writes 0600
-    return parts
-
-
-def check_coverage(tensors: dict[str, tuple[int, ...]], parts: tuple[Part, ...]) -> None:
-    """Refuses an index whose boxes do not add up to every tensor: a lost writer, or two of one box.
+def check_coverage(tensors: dict[str, Logical], parts: tuple[Part, ...]) -> None:
+    """Refuses parts that do not hold each element of every tensor once: a lost writer, or two of one box.
 
     Raises:
         CheckpointError: names the tensor.
     """
-    written: dict[tuple[str, str], int] = {}
+    found: dict[str, list[Part]] = {name: [] for name in tensors}
     for part in parts:
-        written[part.name, part.kind] = written.get((part.name, part.kind), 0) + math.prod(part.extent)
-    for name, shape in tensors.items():
-        for kind in (MASTER, *MOMENTS):
-            found = written.get((name, kind), 0)
-            if found != math.prod(shape):
-                raise CheckpointError(f"{name}/{kind}: {found} elements written, expected {math.prod(shape)}")
+        found[part.name].append(part)
+    for name, tensor in tensors.items():
+        written, size = sum(math.prod(part.extent) for part in found[name]), math.prod(tensor.shape)
+        if written != size:
+            raise CheckpointError(f"{name}: {written} elements written, expected {size}")
+        low = np.array([part.offset for part in found[name]]).reshape(len(found[name]), -1)
+        high = low + np.array([part.extent for part in found[name]]).reshape(low.shape)
+        if (high > tensor.shape).any():
+            raise CheckpointError(f"{name}: a box reaches beyond {tensor.shape}")
+        for number in range(len(low) - 1):
+            meets = (low[number + 1 :] < high[number]) & (low[number] < high[number + 1 :])
+            if meets.all(axis=1).any():
+                raise CheckpointError(f"{name}: the box at {low[number].tolist()} is written twice")
 
 
 class Reader:
-    """Reads boxes of a checkpoint's tensors, whatever mesh wrote them; hashes each file that it opens."""
+    """Reads boxes of a checkpoint's tensors, whatever mesh wrote them."""
 
-    def __init__(self, folder: Path, digest: str) -> None:
-        """Opens a folder.
+    def __init__(self, folder: Path, digest: str, again: Callable[[str], None] | None = None) -> None:
+        """Opens a folder; each file is hashed when it is first read.
 
         Args:
             folder: the checkpoint.
             digest: its content digest, which the index must bear.
+            again: brings a file to the folder, where it is absent or damaged.
 
         Raises:
             CheckpointError: the index is absent, damaged or another checkpoint's.
         """
-        self.folder, self.index = folder, Index.read(folder)
-        if self.index.digest != digest:
-            raise CheckpointError(
-                f"{folder / 'index.json'}: digest {self.index.digest}, expected {digest}",
-                "resume from another checkpoint",
-            )
-        self._parts: dict[tuple[str, str], list[Part]] = {}
+        self.folder, self._again = folder, again
+        self.index = self._retried(INDEX, lambda: Index.read(folder, digest))
+        self._parts: dict[str, list[Part]] = {}
         for part in self.index.parts:
-            self._parts.setdefault((part.name, part.kind), []).append(part)
+            self._parts.setdefault(part.name, []).append(part)
         self._files: dict[str, Any] = {}
+        self._good: set[str] = set()
 
     def file(self, name: str) -> Any:
-        """An open, verified file."""
+        """An open, verified file.
+
+        Raises:
+            CheckpointError: it is absent or damaged.
+        """
         if name not in self._files:
-            path = verify_file(self.folder, name, self.index.files)
-            self._files[name] = safe_open(path, framework="pt")
+            self._files[name] = safe_open(self.verified(name), framework="pt")
         return self._files[name]
 
-    def read(self, name: str, kind: str, offset: tuple[int, ...], extent: tuple[int, ...]) -> Tensor:
-        """One box of a tensor, fp32: `extent`.
+    def verified(self, name: str) -> Path:
+        """The path of a file whose bytes are checked, once.
+
+        Raises:
+            CheckpointError: it is absent or damaged.
+        """
+        if name not in self._good:
+            self._retried(name, lambda: verify_file(self.folder, name, self.index.files))
+            self._good.add(name)
+        return self.folder / name
+
+    def _retried(self, name: str, look: Callable[[], T]) -> T:
+        try:
+            return look()
+        except CheckpointError:
+            if self._again is None:
+                raise
+            self._again(name)
+            return look()
+
+    def read_into(self, out: Tensor, name: str, kind: str, offset: tuple[int, ...]) -> None:
+        """Reads one box of a tensor into `out`, whose shape is its extent.
 
         Raises:
             CheckpointError: the checkpoint does not hold all of it.
         """
-        out, covered = torch.empty(extent), 0
-        for part in self._parts.get((name, kind), ()):
+        covered, extent = 0, tuple(out.shape)
+        for part in self._parts.get(name, ()):
             low = [max(a, b) for a, b in zip(offset, part.offset, strict=True)]
             high = [
                 min(a + n, b + m) for a, n, b, m in zip(offset, extent, part.offset, part.extent, strict=True)
@@ -191,47 +149,55 @@ class Reader:
                 continue
             source = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, part.offset, strict=True))
             target = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
-            out[target] = self.file(part.file).get_slice(part.key)[source]
+            out[target].copy_(self.file(part.file).get_slice(part.key(kind))[source])
             covered += math.prod(b - a for a, b in zip(low, high, strict=True))
         if covered != out.numel():
             raise CheckpointError(
                 f"{self.folder}: {name}/{kind} at {offset}: {covered} of {out.numel()} elements found",
                 "resume from another checkpoint",
             )
+
+    def read(self, name: str, kind: str) -> Tensor:
+        """A whole tensor.
+
+        Raises:
+            CheckpointError: the checkpoint does not hold all of it.
+        """
+        tensor, first = self.index.tensors[name], self._parts[name][0]
+        dtype = self.file(first.file).get_slice(first.key(kind))[:0].dtype
+        out = torch.empty(tensor.shape, dtype=dtype)
+        self.read_into(out, name, kind, (0,) * len(tensor.shape))
         return out
 
     def weights(self) -> dict[str, Tensor]:
-        """Every master weight, whole, fp32."""
+        """Every master weight and buffer, whole."""
         return {
-            name: self.read(name, MASTER, (0,) * len(shape), shape)
-            for name, shape in self.index.tensors.items()
+            name: self.read(name, MASTER if MASTER in tensor.kinds else BUFFER)
+            for name, tensor in self.index.tensors.items()
         }
 
 
-def fill(engine: Any, reader: Reader, rank: int, ranks: int) -> None:
-    """Reads this rank's fragments, and its RNG if the mesh is the same, into a fresh engine.
+def fill(engine: Engine, reader: Reader, rank: int, ranks: int) -> None:
+    """Reads what this rank holds, and its RNG if the mesh has as many ranks, into an engine in place.
 
-    The model's copies are stale until `engine.optimizer.update_lp_params()`, which is collective.
+    The model's copies are stale until `fragments.refresh`, which is collective: all ranks agree first that
+    none has failed here.
+
+    Raises:
+        CheckpointError: a file is damaged, or an element is not held.
     """
-    create_optimizer_state(engine, reader.index.step)
+    release(engine.deepspeed)
+    create_state(engine.deepspeed, reader.index.step)
     with torch.no_grad():
         for fragment in fragments(engine):
-            stop = fragment.start + len(fragment.copy)
             for kind, flat in fragment.state.items():
                 done = 0
-                for offset, extent in boxes(fragment.shape, fragment.start, stop):
+                for offset, extent in boxes_of(fragment):
                     volume = math.prod(extent)
-                    flat[done : done + volume].copy_(
-                        reader.read(fragment.name, kind, offset, extent).view(-1)
-                    )
+                    reader.read_into(flat[done : done + volume].view(extent), fragment.name, kind, offset)
                     done += volume
     if reader.index.ranks == ranks:
         file = reader.file(rank_file(rank))
         torch.set_rng_state(file.get_tensor("rng"))
         if torch.cuda.is_available() and "rng.cuda" in file.keys():  # noqa: SIM118  not a mapping
             torch.cuda.set_rng_state(file.get_tensor("rng.cuda"))
-
-
-def rank_file(rank: int) -> str:
-    """Name of a rank's file."""
-    return f"rank{rank:05d}.safetensors"

@@ -141,8 +141,8 @@ def open_data(
     return Data(dataset, feed, tuple(readers), length, pieces, samples * length - budget)
 
 
-def open_job(job: Job, overlay: Overlay) -> tuple[Data, Fetch]:
-    """Opens what a job reads, and what brings its shards: of a local store they are in place.
+def open_job(job: Job, overlay: Overlay, step: int = 0) -> tuple[Data, Fetch]:
+    """Opens what a job reads from a step on, and what brings its shards: of a local store they are in place.
 
     Raises:
         TrainingError, DamagedError: as `open_data`.
@@ -155,8 +155,9 @@ def open_job(job: Job, overlay: Overlay) -> tuple[Data, Fetch]:
         fetch = cache = ShardCache(store, job.place, job.shards, job.parallel.cache_bytes)
         dataset = cache.open(job.dataset)
     plan, known = read_plan(job.mixture.read_bytes()), {stone.document for stone in overlay.tombstones}
-    stones = [*overlay.tombstones, *(stone for stone in job.tombstones if stone.document not in known)]
-    overlay = overlay.model_copy(update={"tombstones": tuple(stones)})
+    fresh = [stone for stone in job.tombstones if stone.document not in known]
+    fresh = [stone.model_copy(update={"since": step}) for stone in fresh]
+    overlay = overlay.model_copy(update={"tombstones": (*overlay.tombstones, *fresh)})
     return open_data(dataset, job.train, plan, job.tokenizer_digest, job.tables, overlay, fetch), fetch
 
 

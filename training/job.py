@@ -16,6 +16,7 @@ from bloomery.config.parallel import ParallelConfig
 from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError, TransientError
 from bloomery.shards.overlay import Tombstone
+from training.layout import Standing
 
 STOPPED = 75
 """Exit code: stopped on request, a checkpoint is saved, resumable (EX_TEMPFAIL)."""
@@ -37,6 +38,10 @@ class TrainingCrashedError(TransientError):
 
 class TrainingStoppedError(TransientError):
     """Training was asked to stop and saved; a retry resumes."""
+
+
+class PeerFailedError(TransientError):
+    """Another rank failed, so that this one cannot go on; the other says why."""
 
 
 class Job(Config):
@@ -68,9 +73,12 @@ class Job(Config):
     """Step -> receipt of an attempt that went beyond the checkpoint to resume from."""
     tokenizer: Path
     tokenizer_digest: str
-    resume: Path | None
-    """Folder of the checkpoint to resume from."""
-    resume_digest: str
+    standing: tuple[Standing, ...] = ()
+    """Checkpoints to go on from, the best first: the first that is good is taken."""
+    memory: Path
+    """Folder in this node's memory for the run's snapshots."""
+    cache: Path
+    """Folder on this node's disk for copies of checkpoints in an object store."""
     scratch: Path
     logs: Path
     metrics: Path

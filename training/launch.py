@@ -19,12 +19,13 @@ from pathlib import Path
 from types import FrameType
 
 from bloomery.artifacts.canonical import canonical
-from bloomery.artifacts.journal import Checkpoint, Journal
+from bloomery.artifacts.journal import Journal
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore, S3Store
 from bloomery.config.parallel import ParallelConfig
 from bloomery.config.settings import settings
+from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 from training.data import check_shards, open_job
 from training.fit import check_memory
@@ -34,6 +35,7 @@ from training.job import (
     STOPPED,
     Failure,
     Job,
+    PeerFailedError,
     TrainingCrashedError,
     TrainingError,
     TrainingStoppedError,
@@ -41,6 +43,7 @@ from training.job import (
 from training.layout import Index, read_history
 from training.metrics import cut
 from training.mirror import Mirror
+from training.standing import memory_folder, standing_checkpoints
 from training.takedown import tombstones
 
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
@@ -65,20 +68,36 @@ def train(context: Context) -> dict[str, Artifact]:
     journal = Journal(context.store, context.key)
     with _sole_tree(context) as lock:
         head = journal.open(context.fence, run_facts(context))
-        job = make_job(context, journal, head)
+        job = make_job(context, journal)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
         check_memory(job.train, job.parallel, data.dataset.manifest.policy.vocab_size, job.device)
         if head is None or head.step < data.feed.steps:
             check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))
             context.log(f"metrics: {job.metrics}; logs of all ranks: {job.logs}")
-            with Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log):
+            with (
+                Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log),
+                _forgetting(job),
+            ):
                 follow(job, context.log, lock)
             head = journal.head()
     assert head is not None
     weights = journal.weights(head)
     folder = weights.local(context.scratch / "final")
-    history = canonical(read_history(folder, Index.read(folder)).model_dump(mode="json"))
+    index = Index.read(folder, weights.output.digest)
+    history = canonical(read_history(folder, index).model_dump(mode="json"))
     return {"checkpoint": weights, "history": context.blob("history", history)}
+
+
+@contextlib.contextmanager
+def _forgetting(job: Job) -> Iterator[None]:
+    """Gives the memory of a run's snapshots back once no other attempt will start from them."""
+    try:
+        yield
+    except BloomeryError as error:
+        if not error.retry:
+            shutil.rmtree(job.memory, ignore_errors=True)
+        raise
+    shutil.rmtree(job.memory, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -105,15 +124,17 @@ def run_facts(context: Context) -> dict[str, str]:
     return {**context.about, **sources}
 
 
-def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job:
-    """The job of this attempt; fetches its inputs and the checkpoint to resume from."""
+def make_job(context: Context, journal: Journal) -> Job:
+    """The job of this attempt; fetches its inputs, and lists the checkpoints that it may go on from."""
     parallel: ParallelConfig = context.execution.parallelism
     place = settings().home / "logs" / "train" / context.key[:16]
     logs, scratch = place / Path(context.attempt).name, context.scratch / "ranks"
     for folder in (logs, scratch):
         folder.mkdir(parents=True, exist_ok=True)
-    weights = journal.weights(head) if head else None
-    store, inputs, step = context.store, context.inputs, head.step if head else 0
+    store, inputs = context.store, context.inputs
+    memory, cache = memory_folder(store, context.key), settings().home / "cache" / "checkpoints"
+    standing = standing_checkpoints(journal, memory, cache, context.fence)
+    step = standing[0].step if standing else 0
     shards, dataset = inputs["shards"], inputs["shards"].output.digest
     metrics = place / "metrics.jsonl"
     return Job(
@@ -136,8 +157,9 @@ def make_job(context: Context, journal: Journal, head: Checkpoint | None) -> Job
         receipts=cut(metrics, step),
         tokenizer=inputs["tokenizer"].local(context.scratch / "inputs"),
         tokenizer_digest=inputs["tokenizer"].output.digest,
-        resume=weights.local(context.scratch / "resume") if weights else None,
-        resume_digest=weights.output.digest if weights else "",
+        standing=standing,
+        memory=memory,
+        cache=cache,
         scratch=scratch,
         logs=logs,
         metrics=metrics,
@@ -261,7 +283,9 @@ def _cause(job: Job, code: int) -> TrainingError | TrainingCrashedError:
     if agent and agent.code < 0:
         cause, log = agent, f"rank-{agent.rank}.log"
     elif found:
-        cause = min(found.values(), key=lambda failure: failure.when)
+        cause = min(
+            found.values(), key=lambda failure: (failure.kind == PeerFailedError.__name__, failure.when)
+        )
         log = f"rank-{cause.rank}.log"
     else:
         cause = agent or Failure(

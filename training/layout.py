@@ -1,7 +1,7 @@
-"""What a checkpoint's folder holds. No torch here: the launcher reads it too.
+"""What a checkpoint's folder holds. No torch here: launcher and writers read it too.
 
     <attempt>/checkpoint-<step>/
-      rank00000.safetensors ...   boxes of fp32 masters and both Adam moments; the rank's RNG
+      rank00000.safetensors ...   boxes of fp32 masters and of the optimizer's state; the rank's RNG
       history.json                losses of every step so far
       index.json                  this module's Index: the state, where each box stands, each file's sha256
 
@@ -11,34 +11,57 @@ alone, and they hold no clock, host or attempt: an undisturbed run and a resumed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 from bloomery.artifacts.canonical import canonical, sha256
 from bloomery.artifacts.digests import file_digest, tree_digest
-from bloomery.config.base import Config, identity
+from bloomery.config.base import Config
 from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 
-INDEX, HISTORY = "index.json", "history.json"
+INDEX, HISTORY, STANDING = "index.json", "history.json", "standing.json"
+
+
+Facts = dict[str, dict[str, Any]]
+"""Section (code, config, dataset, graph) -> name -> value."""
+SHOWN = 8
+"""Most differences of a section that an error names."""
 
 
 class CheckpointError(BloomeryError):
-    """A checkpoint that is damaged, incomplete, or of another run."""
+    """A checkpoint that is damaged or incomplete: another may be good."""
+
+
+class RefusedError(BloomeryError):
+    """A checkpoint that does not match the run: a person decides."""
+
+
+class Logical(Config):
+    """A tensor of the model, whatever mesh holds it."""
+
+    shape: tuple[int, ...]
+    kinds: tuple[str, ...]
+    """What is saved of it: master, exp_avg, exp_avg_sq; or buffer."""
 
 
 class Part(Config):
-    """One box of a logical tensor: elements [offset, offset + extent) of each dimension."""
+    """One box of a logical tensor: elements [offset, offset + extent) of each dimension, of every kind."""
 
     file: str
-    key: str
     name: str
-    kind: str
-    """master, exp_avg or exp_avg_sq."""
+    number: int
+    """Of the box among those of the tensor in the file."""
     offset: tuple[int, ...]
     extent: tuple[int, ...]
+
+    def key(self, kind: str) -> str:
+        """Name of the box in its file."""
+        return f"{self.name}/{kind}/{self.number}"
 
 
 class HeldOut(Config):
@@ -66,10 +89,18 @@ class History(Config):
     """What each step added to it: 24 hexadecimal digits."""
 
 
+class Allowed(Config):
+    """A difference between a checkpoint and the run that went on from it, which a person allowed."""
+
+    step: int
+    what: str
+    difference: str
+
+
 class Index(Config):
     """A checkpoint's state, and where its tensors stand."""
 
-    version: int = 2
+    version: int = 3
     step: int
     """Optimizer steps done: also Adam's count, the schedule's position and the loader's."""
     samples: int
@@ -85,9 +116,12 @@ class Index(Config):
     dataset: str
     tokenizer: str
     vocab_size: int
+    code: dict[str, str]
+    """What trained it: source file or library -> digest or version."""
+    allowed: tuple[Allowed, ...] = ()
+    """Differences that its run was allowed to go on across."""
     ranks: int
-    tensors: dict[str, tuple[int, ...]]
-    """Name -> global shape."""
+    tensors: dict[str, Logical]
     parts: tuple[Part, ...]
     files: dict[str, str]
     """Name -> sha256."""
@@ -107,41 +141,100 @@ class Index(Config):
         return TrainConfig.model_validate(self.config)
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Reads the index of a checkpoint's folder.
+    def read(cls, folder: Path, digest: str) -> Self:
+        """Reads the index of a checkpoint's folder, whose content digest is known.
 
         Raises:
-            CheckpointError: it is absent or damaged.
+            CheckpointError: it is absent, damaged or another checkpoint's.
         """
         path = folder / INDEX
         try:
-            return cls.model_validate_json(path.read_bytes())
+            index = cls.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: {error}", "resume from another checkpoint") from error
+        if index.digest != digest:
+            raise CheckpointError(
+                f"{path}: damaged, or another checkpoint's: digest {index.digest}, expected {digest}",
+                "resume from another checkpoint",
+            )
+        return index
 
-    def check(self, config: TrainConfig, dataset: str, tokenizer: str, vocab_size: int) -> None:
-        """Refuses to resume another run.
+    def facts(self) -> Facts:
+        """What a run that goes on from here must have in common with it."""
+        return {
+            "code": self.code,
+            "config": self.config,
+            "dataset": dataset_facts(self.dataset, self.tokenizer, self.vocab_size),
+            "graph": graph_facts(self.tensors),
+        }
+
+    def admit(self, here: Facts, allow: Collection[str]) -> tuple[Allowed, ...]:
+        """Compares with a run that is to go on from here.
+
+        Args:
+            here: what of the run is known; only its sections are compared.
+            allow: sections that may differ: code, config, dataset, graph.
+
+        Returns:
+            The differences that are allowed.
 
         Raises:
-            CheckpointError: names what differs.
+            RefusedError: names each difference that is not.
         """
-        here = {"dataset": dataset, "tokenizer": tokenizer, "vocab_size": vocab_size, **identity(config)}
-        there = {
-            "dataset": self.dataset,
-            "tokenizer": self.tokenizer,
-            "vocab_size": self.vocab_size,
-            **self.config,
-        }
-        differ = [
-            f"{name}: checkpoint {there.get(name)!r}, run {here.get(name)!r}"
-            for name in sorted(here.keys() | there.keys())
-            if here.get(name) != there.get(name)
-        ]
-        if differ:
-            raise CheckpointError(
-                f"the checkpoint of step {self.step} is of another run: {'; '.join(differ)}",
-                "resume with the config and data that it was trained with, or start a new run",
+        found, there = dict[str, str](), self.facts()
+        for section, values in here.items():
+            old = there[section]
+            differ = [
+                f"{name}: checkpoint {old.get(name)!r}, run {values.get(name)!r}"
+                for name in sorted(old.keys() | values.keys())
+                if old.get(name) != values.get(name)
+            ]
+            if differ:
+                found[section] = "; ".join(
+                    differ[:SHOWN] + ([f"and {len(differ) - SHOWN} more"] * (len(differ) > SHOWN))
+                )
+        if refused := [section for section in found if section not in allow]:
+            raise RefusedError(
+                f"the checkpoint of step {self.step} does not match: "
+                + "; ".join(f"{section}: {found[section]}" for section in refused),
+                "resume with what it was trained with, start a new run, or name the difference in "
+                f"execution.parallelism.allow: [{', '.join(refused)}]",
             )
+        return tuple(Allowed(step=self.step, what=what, difference=text) for what, text in found.items())
+
+
+class Standing(Config):
+    """A checkpoint that stands somewhere, from which a run may go on."""
+
+    step: int
+    digest: str
+    """Of the folder's content: the index must bear it."""
+    fence: int
+    """Of the attempt that made it."""
+    folder: Path = Path()
+    """Where its files are; of one in an object store, where copies of them are kept."""
+    place: str = ""
+    """Its key in the store; none of one that stands only in a node's memory."""
+    manifest: str = ""
+    """Digest of its manifest in the journal."""
+
+
+def dataset_facts(dataset: str, tokenizer: str, vocab_size: int) -> dict[str, Any]:
+    """What a run reads."""
+    return {"dataset": dataset, "tokenizer": tokenizer, "vocab_size": vocab_size}
+
+
+def graph_facts(tensors: Mapping[str, Logical]) -> dict[str, Any]:
+    """Names and shapes of a model."""
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+@cache
+def code_facts() -> dict[str, str]:
+    """What trains: 16 hexadecimal digits of each source file's sha256, and versions of the libraries."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    libraries = {name: version(name) for name in ("deepspeed", "torch")}
+    return {f"training/{path.name}": file_digest(path)[:16] for path in sources} | libraries
 
 
 def verify_file(folder: Path, name: str, files: Mapping[str, str]) -> Path:
@@ -165,3 +258,8 @@ def verify_file(folder: Path, name: str, files: Mapping[str, str]) -> Path:
 def read_history(folder: Path, index: Index) -> History:
     """The history that a checkpoint carries."""
     return History.model_validate_json(verify_file(folder, HISTORY, index.files).read_bytes())
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's file."""
+    return f"rank{rank:05d}.safetensors"

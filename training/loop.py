@@ -1,8 +1,8 @@
 """The step loop of one rank.
 
     batch -> all-reduce of (damage?, targets, marks) -> damage: all ranks read around it, the batch again
-          -> forward, backward of each micro-batch -> all-reduce of (loss, gradient norm, stop asked?)
-          -> finite? -> clipped, step -> held-out loss, checkpoint where they are due
+          -> forward, backward of each micro-batch -> all-reduce of (loss, gradient norm, stop asked?, saved?)
+          -> finite? -> clipped, step -> held-out loss, snapshot where they are due
 
 Host-side values go over a gloo group of their own, so the loop is the same on CPU and GPU. A step whose loss
 or gradient is not finite ends the run on all ranks: nothing of it is saved. Each rank divides by the targets
@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,19 +25,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
-from bloomery.artifacts.digests import file_digest
-from bloomery.artifacts.journal import Journal
-from bloomery.artifacts.manifest import Artifact, Output
-from bloomery.artifacts.store import Store, open_store
 from bloomery.config.base import identity
 from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
 from training.bits import Score, token_bytes
-from training.checkpoint import Reader, check_coverage, fill, rank_file, write_rank
+from training.checkpoint import fill
 from training.data import open_job
 from training.engine import Engine, Rows
-from training.job import Job, TrainingError, TrainingStoppedError
-from training.layout import HISTORY, INDEX, CheckpointError, HeldOut, History, Index, Part, read_history
+from training.fragments import create_state, refresh
+from training.job import Job, PeerFailedError, TrainingError, TrainingStoppedError
+from training.layout import Allowed, Facts, HeldOut, History, code_facts, dataset_facts
 from training.loader import (
     FIRST_RECEIPT,
     IGNORED,
@@ -51,7 +48,10 @@ from training.loader import (
     read_steps,
 )
 from training.metrics import MetricLog, step_line
+from training.model import Decoder
 from training.parallel import learning_rate, start_engine
+from training.resume import Chosen, choose, settle
+from training.saver import VOTES, Saver
 from training.size import Size
 
 QUIET = 2.0
@@ -79,17 +79,21 @@ def train(
     Raises:
         TrainingStoppedError: asked to stop; a checkpoint is saved.
         TrainingError: a loss or gradient is not finite.
-        CheckpointError: the checkpoint to resume from is damaged or of another run.
+        CheckpointError: the run has checkpoints, and none is good.
+        RefusedError: the checkpoint to resume from does not match the run.
     """
     torch.set_num_threads(job.parallel.threads)
     start_engine(job.device, f"file://{job.scratch / 'group'}")
     run = Run.start(job, rank, ranks)
+    saver = run.saver
     if rank == 0:
         say(
             f"{run.parameters:,} parameters, {ranks} ranks on {job.device} ({job.parallel.mesh}), "
             f"{'from step ' + str(run.step) if run.step else 'from the start'}"
         )
     console = Console(MetricLog(job.metrics), say) if rank == 0 else None
+    if console and run.refused:
+        console.refused(run)
     if run.step == 0:
         _measure(run, console)
     while run.step < run.steps:
@@ -101,9 +105,13 @@ def train(
         if last or run.step % job.train.held_out_every == 0:
             _measure(run, console)
         if last or stopped or run.step % job.parallel.checkpoint_every == 0:
-            digest = run.save()
-            if console:
-                console.say(f"checkpoint of step {run.step}: {digest}")
+            run.snapshot(stored=True)
+        elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
+            run.snapshot(stored=False)
+        if last or stopped:
+            saver.close()
+        if console:
+            console.saved(run.step, saver)
         if stopped and not last:
             raise TrainingStoppedError(f"stopped on request after step {run.step}; its checkpoint is saved")
     run.loader.close()
@@ -122,6 +130,24 @@ class Console:
     log: MetricLog
     say: Callable[[str], None]
     said: float = 0.0
+    blocked: float = 0.0
+    """Seconds waited for saves that are logged already."""
+
+    def refused(self, run: Run) -> None:
+        """Logs and says which checkpoints were passed over."""
+        self.log.write(run.step, {"checkpoints_refused": float(len(run.refused))})
+        for what in run.refused:
+            self.say(what)
+
+    def saved(self, step: int, saver: Saver) -> None:
+        """Logs what saving cost since the last look, and says what stands."""
+        waited, self.blocked = saver.blocked - self.blocked, saver.blocked
+        if waited:
+            self.log.write(step, {"checkpoint_seconds": waited})
+        for found in saver.done:
+            if found.stored:
+                self.say(f"checkpoint of step {found.step}: {found.digest}")
+        saver.done.clear()
 
     def show(self, run: Run, seconds: float) -> None:
         """Logs a step, and says it now and then."""
@@ -184,9 +210,12 @@ class Run:
     held_out_stream: TokenStream
     bytes_of: Tensor
     """Bytes of text of each token id: [V], int64."""
-    store: Store
     expected: dict[int, str]
     """Step -> receipt of an attempt that went beyond the checkpoint."""
+    allowed: tuple[Allowed, ...] = ()
+    """Differences that it went on across."""
+    refused: tuple[str, ...] = ()
+    """Checkpoints that were passed over when it began."""
     step: int = 0
     tokens: int = 0
     """Targets of the steps done."""
@@ -201,9 +230,14 @@ class Run:
     def start(cls, job: Job, rank: int, ranks: int) -> Run:
         """Builds model, engine and loader, and resumes where the job says so."""
         control = distributed.new_group(backend="gloo")
-        index = together(control, lambda: Index.read(job.resume) if job.resume else None)
-        data, fetch = together(control, lambda: open_job(job, index.overlay if index else Overlay()))
+        chosen = choose(job, rank, ranks, lambda wrong: _gathered(control, ranks, wrong))
+        step = chosen.standing.step if chosen else 0
+        overlay = chosen.reader.index.overlay if chosen else Overlay()
+        data, fetch = together(control, lambda: open_job(job, overlay, step))
         held_out = TokenStream.of(data.dataset, "held_out", fetch)
+        allowed = (
+            chosen.reader.index.admit(_facts(job, held_out.vocab_size), job.parallel.allow) if chosen else ()
+        )
         engine = Engine.start(job.train, job.parallel, held_out.vocab_size)
         replica = engine.mesh.data
         sizes = np.zeros(held_out.vocab_size, np.int64)
@@ -215,35 +249,33 @@ class Run:
             ranks=ranks,
             control=control,
             engine=engine,
-            loader=Loader(data, replica.rank, replica.size, index.step if index else 0),
+            loader=Loader(data, replica.rank, replica.size, step),
             steps=data.feed.steps,
             expected=dict(job.receipts),
             held_out_stream=held_out,
             bytes_of=torch.from_numpy(sizes),
-            store=open_store(job.store, job.s3_endpoint),
+            allowed=allowed,
         )
-        if job.resume:
-            run.resume(job.resume)
+        if chosen:
+            run.resume(chosen)
+        else:
+            create_state(engine.deepspeed, 0)
         return run
 
-    def resume(self, folder: Path) -> None:
+    def resume(self, chosen: Chosen) -> None:
         """Loads a checkpoint, and checks that what its last step read is read here as well."""
-
-        def load() -> tuple[Index, History]:
-            reader = Reader(folder, self.job.resume_digest)
-            reader.index.check(
-                self.job.train, self.job.dataset, self.job.tokenizer_digest, self.held_out_stream.vocab_size
-            )
-            fill(self.engine.deepspeed, reader, self.rank, self.ranks)
-            return reader.index, read_history(folder, reader.index)
-
-        index, history = together(self.control, load)
-        self.engine.deepspeed.optimizer.update_lp_params()
+        reader, index, history = chosen.reader, chosen.reader.index, chosen.history
+        together(self.control, lambda: fill(self.engine, reader, self.rank, self.ranks))
+        refresh(self.engine.deepspeed)
         self.step, self.tokens = index.step, index.tokens
         self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
         self.marks = list(history.marks)
         self.measured = list(history.held_out)
+        self.allowed, self.refused = (*index.allowed, *self.allowed), chosen.refused
+        if self.refused:  # the launcher has made all ready for one that is newer
+            receipts = together(self.control, lambda: settle(self.job, chosen) if self.rank == 0 else {})
+            self.expected = _gathered(self.control, self.ranks, receipts)[0]
         self._check_last_step()
 
     def _check_last_step(self) -> None:
@@ -328,11 +360,17 @@ class Run:
         micro_batches = _micro_batches(batch.inputs, batch.positions, batch.targets, most, width)
         nats = self.engine.forward_backward(micro_batches, read.targets)
         squares = self.engine.square_sums()
-        total, square, stops = self._sum(nats, sum(squares.values()), float(stop))
+        saver: Saver | None = vars(self).get("saver")
+        votes = saver.votes() if saver else [0.0] * VOTES
+        total, square, stops, *votes = self._sum(nats, sum(squares.values()), float(stop), *votes)
+        if saver:
+            saver.learn(votes)
         loss, norm = total / max(1, read.targets), math.sqrt(square)
         for what, value in (("loss", loss), ("gradient norm", norm)):
             if not math.isfinite(value):
                 self.engine.discard()
+                if saver:
+                    saver.wait()
                 raise non_finite(number, what, value)
         self.engine.step(self.rate(self.step), norm)
         self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
@@ -375,22 +413,28 @@ class Run:
         self.measured.append(measured)
         return measured
 
-    def save(self) -> str:
-        """Saves and commits a checkpoint of the step; returns its content digest on rank 0, else ""."""
-        job = self.job
-        place, local = f"{job.attempt}/checkpoint-{self.step:09d}", job.scratch / rank_file(self.rank)
-        parts = write_rank(self.engine.deepspeed, self.rank, local)
-        mine = (parts, file_digest(local))
-        self.store.upload(local, f"{place}/{local.name}")
-        local.unlink()
-        gathered: list[Any] | None = [None] * self.ranks if self.rank == 0 else None
-        distributed.gather_object(mine, gathered, group=self.control)
-        digest = self._commit(place, gathered) if gathered else ""
-        distributed.barrier(group=self.control)  # a rank that leaves early would have rank 0 killed
-        return digest
+    @cached_property
+    def saver(self) -> Saver:
+        """What saves; all ranks ask for it first at the same step."""
+        return Saver.start(self.job, self.engine, self.rank, self.ranks, self.control)
 
-    def _commit(self, place: str, gathered: list[tuple[list[Part], str]]) -> str:
-        job = self.job
+    def snapshot(self, stored: bool) -> None:
+        """Begins to save the step: to the store, or in this node's memory alone. Collective."""
+        state = {
+            "step": self.step,
+            "samples": self.loader.data.feed.span(self.step)[0],
+            "tokens": self.tokens,
+            "before": self.receipt.before,
+            "receipt": self.receipt.now,
+            "overlay": self.loader.data.feed.overlay.model_dump(mode="json"),
+            "config": identity(self.job.train),
+            "dataset": self.job.dataset,
+            "tokenizer": self.job.tokenizer_digest,
+            "vocab_size": self.held_out_stream.vocab_size,
+            "code": code_facts(),
+            "allowed": [allowed.model_dump() for allowed in self.allowed],
+            "ranks": self.ranks,
+        }
         history = History(
             loss=tuple(self.losses),
             grad_norm=tuple(self.grad_norms),
@@ -398,39 +442,9 @@ class Run:
             receipt=self.receipt.now,
             marks=tuple(self.marks),
         )
-        local = job.scratch / HISTORY
-        local.write_text(history.model_dump_json())
-        index = Index(
-            step=self.step,
-            samples=self.loader.data.feed.span(self.step)[0],
-            tokens=self.tokens,
-            before=self.receipt.before,
-            receipt=self.receipt.now,
-            overlay=self.loader.data.feed.overlay,
-            config=identity(job.train),
-            dataset=job.dataset,
-            tokenizer=job.tokenizer_digest,
-            vocab_size=self.held_out_stream.vocab_size,
-            ranks=self.ranks,
-            tensors={name: place.shape for name, _, place in self.engine.model.places()},
-            parts=tuple(part for parts, _ in gathered for part in parts),
-            files={
-                HISTORY: file_digest(local),
-                **{rank_file(rank): digest for rank, (_, digest) in enumerate(gathered)},
-            },
-        )
-        check_coverage(index.tensors, index.parts)
-        self.store.upload(local, f"{place}/{HISTORY}")
-        local = job.scratch / INDEX
-        local.write_bytes(index.to_bytes())
-        self.store.upload(local, f"{place}/{INDEX}")
-        weights = Artifact(
-            Output(digest=index.digest, tokens=index.tokens, facts={"step": self.step}), place, self.store
-        )
-        Journal(self.store, job.run).append(
-            self.step, weights, job.fence, self.receipt.now, job.parallel.keep_last
-        )
-        return index.digest
+        here = [found.loss for found in self.measured if found.step == self.step]
+        score = here[-1] if here else None
+        self.saver.snapshot(self.step, state, history.model_dump(mode="json"), score, stored)
 
 
 def together(control: Any, action: Callable[[], T]) -> T:
@@ -441,8 +455,27 @@ def together(control: Any, action: Callable[[], T]) -> T:
     except Exception as caught:
         error = caught
     if _summed(control, float(error is not None))[0]:
-        raise error or CheckpointError("another rank cannot start", "see its log")
+        raise error or PeerFailedError("another rank cannot start", "see its log")
     return found
+
+
+def _gathered(control: Any, ranks: int, value: T) -> list[T]:
+    """What each rank gives."""
+    found: list[Any] = [None] * ranks
+    distributed.all_gather_object(found, value, group=control)
+    return found
+
+
+def _facts(job: Job, vocab_size: int) -> Facts:
+    """What a checkpoint must have in common with a run that goes on from it."""
+    with torch.device("meta"):
+        model = Decoder(job.train.model, vocab_size)
+    return {
+        "code": code_facts(),
+        "config": identity(job.train),
+        "dataset": dataset_facts(job.dataset, job.tokenizer_digest, vocab_size),
+        "graph": {name: list(place.shape) for name, _, place in model.places()},
+    }
 
 
 def _summed(control: Any, *values: float) -> list[float]:

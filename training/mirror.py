@@ -35,7 +35,7 @@ class Mirror:
             log: takes a line when MLflow does not answer.
         """
         self.path, self.run, self.name, self.log = path, run, name, log
-        self._sent = path.stat().st_size if path.exists() else 0
+        self._sent, self._inode = (found.st_size, found.st_ino) if (found := _stat(path)) else (0, 0)
         self._failed = False
         self._client: Any = None
         self._id = ""
@@ -71,8 +71,11 @@ class Mirror:
             self._failed = True
 
     def _new_lines(self) -> tuple[list[dict[str, Any]], int]:
-        if not self.path.exists():
+        found = _stat(self.path)
+        if found is None:
             return [], 0
+        if found.st_ino != self._inode:  # it was cut: what MLflow has of it already it takes only once
+            self._sent, self._inode = 0, found.st_ino
         with open(self.path, "rb") as file:
             file.seek(self._sent)
             whole = file.read().rpartition(b"\n")[0]
@@ -93,6 +96,10 @@ class Mirror:
             self._client.set_tag(self._id, "bloomery.receipt", f"{read[-1]['step']}:{read[-1]['receipt']}")
         for start in range(0, len(metrics), BATCH):
             self._client.log_batch(self._id, metrics=metrics[start : start + BATCH])
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    return path.stat() if path.exists() else None
 
 
 def open_client() -> Any:

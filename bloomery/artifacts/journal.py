@@ -1,17 +1,18 @@
 """A training run as a journal: each checkpoint names its parent, and refs/runs/<key>/head moves by
 compare-and-swap.
 
-    checkpoint 50 <- checkpoint 100 <- checkpoint 150 <- head {digest, step, fence}
+    checkpoint 50 <- checkpoint 100 <- checkpoint 150 <- head {digest, step, fence, live, abandoned}
 
 Only a holder of the run's newest fencing number moves the head: a group that lost its place cannot publish.
+What retention drops leaves the live list only; its bytes are collected with whatever no ref reaches.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bloomery.artifacts.manifest import Artifact, Manifest, Spec, read_manifest
 from bloomery.artifacts.refs import Ref, move_ref, read_ref
@@ -49,6 +50,35 @@ class Checkpoint:
     def receipt(self) -> str:
         """Chained hash of all samples consumed up to here."""
         return str(self.manifest.spec.config["receipt"])
+
+    @property
+    def fence(self) -> int:
+        """Fencing number of the attempt that published it."""
+        return int(self.manifest.spec.config["fence"])
+
+    @property
+    def score(self) -> float | None:
+        """Held-out loss at its step; None if it was not measured there."""
+        return self.manifest.outputs["weights"].facts.get("held_out")
+
+
+class Retention(NamedTuple):
+    """Which checkpoints stay live."""
+
+    last: int
+    """The newest so many: at least 1."""
+    every: int | None = None
+    """Those of multiples of so many steps, too."""
+    best: int = 0
+    """The so many with the least held-out loss, too."""
+
+    def kept(self, live: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Those of `live`, oldest first, that stay."""
+        scored = sorted((c.score, -c.step, c.digest) for c in live if c.score is not None)
+        best = {digest for _, _, digest in scored[: self.best]}
+        newest = {checkpoint.digest for checkpoint in live[-self.last :]}
+        every = {c.digest for c in live if self.every and c.step % self.every == 0}
+        return [checkpoint for checkpoint in live if checkpoint.digest in newest | every | best]
 
 
 class Journal:
@@ -88,17 +118,13 @@ class Journal:
                 continue
             return self.head()
 
-    def append(self, step: int, weights: Artifact, fence: int, receipt: str, keep_last: int) -> Checkpoint:
-        """Commits a checkpoint and moves the head to it; the newest `keep_last` stay live.
+    def append(self, step: int, weights: Artifact, fence: int, receipt: str, keep: Retention) -> Checkpoint:
+        """Commits a checkpoint and moves the head to it; those that `keep` keeps stay live.
 
         Raises:
             FencedError: a later attempt holds the run; nothing was published.
         """
-        ref = self._ref()
-        if ref is None or ref.value["fence"] != fence:
-            raise FencedError(
-                f"run {self.run[:12]}: fence {fence} is not the run's any more; step {step} is not published"
-            )
+        ref = self._held(fence)
         config = {
             "run": self.run,
             "step": step,
@@ -109,19 +135,36 @@ class Journal:
         spec = Spec(stage="checkpoint", version=1, config=config, inputs={}, libraries={})
         sources = {"parent": ref.value["digest"]} if ref.value["digest"] else {}
         made = commit(self.store, spec, {"weights": weights}, sources, f"{fence:06d}-{step:09d}", time.time())
-        live = [*ref.value["live"], made.digest][-keep_last:]
-        try:
-            move_ref(
-                self.store,
-                f"runs/{self.run}/head",
-                ref.value | {"digest": made.digest, "step": step, "live": live},
-                ref,
-            )
-        except BloomeryError as error:
-            raise FencedError(
-                f"run {self.run[:12]}: the head moved under fence {fence} at step {step}"
-            ) from error
+        live = keep.kept([*self.live(), Checkpoint(made.manifest)])
+        self._move(ref, fence, digest=made.digest, step=step, live=[checkpoint.digest for checkpoint in live])
         return Checkpoint(made.manifest)
+
+    def rewind(self, to: Checkpoint, fence: int, why: str) -> None:
+        """Moves the head back; what lay beyond is abandoned, and never resumed from or evaluated again.
+
+        Raises:
+            FencedError: a later attempt holds the run.
+        """
+        ref = self._held(fence)
+        live = ref.value["live"]
+        stays = live[: live.index(to.digest) + 1]
+        beyond = [{"digest": digest, "why": why} for digest in live[len(stays) :]]
+        abandoned = [*ref.value.get("abandoned", []), *beyond]
+        self._move(ref, fence, digest=to.digest, step=to.step, live=stays, abandoned=abandoned)
+
+    def _held(self, fence: int) -> Ref:
+        ref = self._ref()
+        if ref is None or ref.value["fence"] != fence:
+            raise FencedError(
+                f"run {self.run[:12]}: fence {fence} is not the run's any more; nothing is published"
+            )
+        return ref
+
+    def _move(self, ref: Ref, fence: int, **value: Any) -> None:
+        try:
+            move_ref(self.store, f"runs/{self.run}/head", ref.value | value, ref)
+        except BloomeryError as error:
+            raise FencedError(f"run {self.run[:12]}: the head moved under fence {fence}") from error
 
     def head(self) -> Checkpoint | None:
         """The newest checkpoint, or None."""

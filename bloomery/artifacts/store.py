@@ -67,8 +67,11 @@ class Store(ABC):
         """Removes `key`, and everything below `key/`; absent is fine."""
 
     @abstractmethod
-    def upload(self, path: Path, key: str) -> None:
-        """Writes a local file to `key`, streamed; visible whole or not at all."""
+    def upload(self, path: Path, key: str, sha: hashlib._Hash | None = None) -> None:
+        """Writes a local file to `key`, streamed; visible whole or not at all.
+
+        `sha` is updated with the bytes as they pass.
+        """
 
     @abstractmethod
     def fetch(self, key: str, cache: Path) -> Path:
@@ -180,13 +183,13 @@ class LocalStore(Store):
             path.unlink(missing_ok=True)
 
     @override
-    def upload(self, path: Path, key: str) -> None:
+    def upload(self, path: Path, key: str, sha: hashlib._Hash | None = None) -> None:
         target = self._path(key)
         _make_folder(target.parent)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
         try:
             with open(path, "rb") as source, open(temporary, "xb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
+                shutil.copyfileobj(_Hashed(source, sha) if sha else source, copy, 1 << 20)
                 copy.flush()
                 os.fsync(copy.fileno())
             os.replace(temporary, target)
@@ -239,6 +242,18 @@ class LocalStore(Store):
         with open(self.root / ".locks" / hashlib.sha256(key.encode()).hexdigest()[:2], "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+class _Hashed:
+    """A file that is hashed as it is read; it has no seek, so that it is read from begin to end."""
+
+    def __init__(self, file: BinaryIO, sha: hashlib._Hash) -> None:
+        self._file, self._sha = file, sha
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._sha.update(data)
+        return data
 
 
 def _make_folder(folder: Path) -> None:
@@ -348,9 +363,10 @@ class S3Store(Store):
                 self._client.delete_object(Bucket=self.bucket, Key=self.prefix + found)
 
     @override
-    def upload(self, path: Path, key: str) -> None:
-        with _named(self.uri, key):
-            self._client.upload_file(str(path), self.bucket, self.prefix + key)
+    def upload(self, path: Path, key: str, sha: hashlib._Hash | None = None) -> None:
+        with _named(self.uri, key), open(path, "rb") as source:
+            file = _Hashed(source, sha) if sha else source
+            self._client.upload_fileobj(file, self.bucket, self.prefix + key)
 
     @override
     def fetch(self, key: str, cache: Path) -> Path:

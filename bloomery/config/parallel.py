@@ -40,7 +40,19 @@ class ParallelConfig(Config):
     )
     threads: int = execution(1, ge=1, description="CPU threads a rank")
     checkpoint_every: int = execution(50, ge=1, description="steps between checkpoints")
-    keep_last: int = execution(3, ge=1, description="checkpoints that stay live")
+    memory_every: int | None = execution(
+        None,
+        ge=1,
+        description="steps between snapshots in the node's memory, which outlive ranks; none: of checkpoints",
+    )
+    keep_last: int = execution(3, ge=1, description="newest checkpoints that stay live")
+    keep_every: int | None = execution(
+        None, ge=1, description="checkpoints of multiples of so many steps stay live, too"
+    )
+    keep_best: int = execution(0, ge=0, description="checkpoints of the least held-out loss stay live, too")
+    allow: tuple[Literal["code", "config", "dataset", "graph"], ...] = execution(
+        (), description="what may differ from the checkpoint to resume from; recorded in those that follow"
+    )
     cache_bytes: int = execution(
         64 << 30,
         ge=1 << 20,

@@ -16,6 +16,8 @@ from bloomery.config.parallel import ParallelConfig
 from bloomery.config.training import TrainConfig
 from tests.training.world import SPREAD, TINY, World
 from training.job import Failure, Job
+from training.layout import Standing
+from training.standing import standing_checkpoints
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 
@@ -43,7 +45,6 @@ class Ranks:
         store = self.world.store
         shards = artifact(store, self.world.upstream["shard"], "shards")
         tokenizer = artifact(store, self.world.upstream["tokenizer"], "tokenizer")
-        weights = artifact(store, resume.digest, "weights") if resume else None
         return Job(
             train=train,
             parallel=parallel,
@@ -61,12 +62,18 @@ class Ranks:
             **about,
             tokenizer=tokenizer.local(self.folder),
             tokenizer_digest=tokenizer.output.digest,
-            resume=weights.local(self.folder) if weights else None,
-            resume_digest=weights.output.digest if weights else "",
+            standing=tuple(self.standing(resume)) if resume else (),
+            memory=self.folder / "memory",
+            cache=self.folder / "copies",
             scratch=scratch,
             logs=scratch,
             metrics=scratch / "metrics.jsonl",
         )
+
+    def standing(self, newest: Checkpoint, memory: str = "none") -> list[Standing]:
+        """What the launcher finds to go on from in the store and in memory, up to a checkpoint."""
+        found = standing_checkpoints(self.journal, self.folder / memory, self.folder / "copies", self.fence)
+        return [one for one in found if one.step <= newest.step]
 
     def train(self, job: Job, stop_at: int | None = None) -> list[Failure | None]:
         """Runs a job's ranks; how each ended, None for well. Rank 0 asks to stop in step `stop_at`."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.checkpoint import MASTER, MOMENTS, boxes, check_coverage
-from training.layout import CheckpointError, Part
+from training.checkpoint import boxes, check_coverage
+from training.layout import CheckpointError, Logical, Part
 
 shapes = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
@@ -31,14 +31,20 @@ def test_boxes_are_the_flat_range_in_order(shape, data):
     assert len(found) <= 2 * len(shape) - 1
 
 
-def part(name, kind, offset, extent):
-    return Part(file="f", key=f"{name}/{kind}/{offset}", name=name, kind=kind, offset=offset, extent=extent)
+def parts(*found):
+    return tuple(
+        Part(file="f", name="w", number=number, offset=offset, extent=extent)
+        for number, (offset, extent) in enumerate(found)
+    )
 
 
 def test_a_lost_or_doubled_writer_is_noticed():
-    whole = tuple(part("w", kind, (0, 0), (4, 3)) for kind in (MASTER, *MOMENTS))
-    check_coverage({"w": (4, 3)}, whole)
-    with pytest.raises(CheckpointError, match="w/exp_avg_sq: 0 elements written, expected 12"):
-        check_coverage({"w": (4, 3)}, whole[:2])
-    with pytest.raises(CheckpointError, match="w/master: 24 elements written, expected 12"):
-        check_coverage({"w": (4, 3)}, (*whole, whole[0]))
+    tensors = {"w": Logical(shape=(4, 3), kinds=("master",))}
+    upper, lower = ((0, 0), (2, 3)), ((2, 0), (2, 3))
+    check_coverage(tensors, parts(upper, lower))
+    with pytest.raises(CheckpointError, match="w: 6 elements written, expected 12"):
+        check_coverage(tensors, parts(upper))
+    with pytest.raises(CheckpointError, match=r"the box at \[0, 0\] is written twice"):
+        check_coverage(tensors, parts(upper, upper))
+    with pytest.raises(CheckpointError, match="reaches beyond"):
+        check_coverage(tensors, parts(upper, ((3, 0), (2, 3))))

@@ -16,7 +16,7 @@ from bloomery.config.training import ScheduleConfig
 from bloomery.shards.overlay import Overlay
 from tests.training.ranks import Ranks, forked
 from tests.training.world import MODEL, SPREAD, TINY, make_world
-from training.checkpoint import MASTER, MOMENTS, Reader
+from training.checkpoint import Reader
 from training.data import open_job
 from training.job import TrainingError
 from training.layout import HISTORY, History
@@ -204,27 +204,6 @@ def test_resume_is_bitwise(ranks):
     assert resumed == {step: undisturbed[step] for step in (10, 15, 20)}
 
 
-def test_another_mesh_loads_the_same_tensors(ranks):
-    """Two ranks' boxes, read by one rank and saved again: bitwise the same logical tensors."""
-    assert ranks.train(ranks.job(), stop_at=7) != [None, None]
-    before = ranks.at(7)
-    alone = ParallelConfig(ranks=1, micro_batch=8, checkpoint_every=50, device="cpu")
-    job = ranks.job(parallel=alone, resume=before)
-
-    def save_again(rank):
-        start_engine("cpu")
-        Run.start(job, rank, 1).save()
-
-    assert forked(1, job.logs, save_again) == [None]
-    old, new = reader(ranks, before), reader(ranks, ranks.journal.head())
-    assert (old.index.ranks, new.index.ranks) == (2, 1)
-    for name, shape in old.index.tensors.items():
-        for kind in (MASTER, *MOMENTS):
-            box = (0,) * len(shape), shape
-            assert torch.equal(old.read(name, kind, *box), new.read(name, kind, *box)), (name, kind)
-    assert any(part.offset[-1] for part in old.index.parts), "no row was cut: the boxes were not exercised"
-
-
 def test_a_stop_saves_the_step_on_all_ranks(ranks):
     job = ranks.job()
     ended = ranks.train(job, stop_at=8)
@@ -240,25 +219,6 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_saves_nothing(ranks):
     assert [failure.kind for failure in ended] == ["TrainingError"] * 2
     assert re.match(r"step 2: (loss|gradient norm) is (nan|inf)", ended[0].what)
     assert ranks.journal.head().step == 1
-
-
-@pytest.mark.parametrize("name", ["rank00001.safetensors", "history.json", "index.json"])
-def test_a_damaged_checkpoint_is_refused_by_name(ranks, name):
-    ranks.train(ranks.job(), stop_at=2)
-    path = reader(ranks, ranks.at(2)).folder / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    ended = ranks.train(ranks.job(resume=ranks.at(2)))
-    assert {failure.kind for failure in ended} == {"CheckpointError"}
-    assert any(name in failure.what for failure in ended)
-
-
-def test_another_runs_checkpoint_is_refused_with_the_difference(ranks):
-    ranks.train(ranks.job(), stop_at=2)
-    other = TINY.model_copy(update={"seed": 2})
-    ended = ranks.train(ranks.job(other, resume=ranks.at(2)))
-    assert all("seed: checkpoint 1, run 2" in failure.what for failure in ended)
 
 
 def test_a_rank_that_lost_its_run_publishes_nothing(ranks):
