@@ -30,30 +30,27 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 class Optimizer(torch.optim.AdamW):
     """AdamW (arXiv:1711.05101), and Muon for groups whose `rule` says so; an average of weights if asked for.
 
-    State of a flat parameter, each of its shape: exp_avg; of AdamW exp_avg_sq; ema if there is an average.
+    State of a flat parameter, each of its shape: a group's `kinds`.
     """
 
     def __init__(self, groups: list[dict[str, Any]], train: TrainConfig) -> None:
         """Takes groups with params, rule, weight_decay and rate_factor."""
         for group in groups:
             group["of"] = tuple(group["params"])  # DeepSpeed puts flat ranges in their place
+            moments = ("exp_avg",) if group["rule"] == "muon" else ("exp_avg", "exp_avg_sq")
+            group["kinds"] = (*moments, "ema") if train.ema else moments
         super().__init__(groups, lr=train.learning_rate, betas=train.betas, fused=True)
         self.ema, self.momentum = train.ema, train.muon_momentum
         self.orthogonal_dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
         self._cut: dict[int, list[bool]] = {}
 
-    def kinds(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """What a group's state holds of each of its elements."""
-        moments = ("exp_avg",) if group["rule"] == "muon" else ("exp_avg", "exp_avg_sq")
-        return (*moments, "ema") if self.ema else moments
-
-    def create_state(self, group: dict[str, Any], parameter: Tensor, step: int = 0) -> None:
-        """Gives a parameter of a group the state that it has after no step, but for the count."""
-        state = {kind: torch.zeros_like(parameter) for kind in self.kinds(group)}
+    @torch.no_grad()
+    def create_state(self, group: dict[str, Any], parameter: Tensor) -> None:
+        """Gives a parameter of a group the state that it has before the first step."""
+        state = {kind: torch.zeros_like(parameter, requires_grad=False) for kind in group["kinds"]}
         if self.ema:
             state["ema"].copy_(parameter)
-        count = torch.tensor(float(step), device=parameter.device)
-        self.state[parameter].update(step=count, **state)
+        self.state[parameter].update(step=torch.zeros((), device=parameter.device), **state)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:

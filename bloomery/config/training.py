@@ -58,6 +58,27 @@ class ScheduleConfig(Config):
         return self
 
 
+class GuardsConfig(Config):
+    """What is done about a step that would harm the model."""
+
+    skips: int = Field(
+        5,
+        ge=0,
+        description="most steps in a row that are passed over for a loss or gradient that is not finite",
+    )
+    spike: Literal["log", "skip", "rewind"] = Field(
+        "log",
+        description="a loss far above those before: log it, pass over its batch, or go back and pass over "
+        "the batches before it, too",
+    )
+    sigmas: float = Field(6.0, gt=0, description="standard deviations above the mean that make a spike")
+    window: int = Field(128, ge=8, description="losses that mean and deviation are taken of")
+    rewind_steps: int = Field(
+        8, ge=0, description="rewind: batches before the spike that are passed over with it"
+    )
+    rewinds: int = Field(4, ge=0, description="most times that a run goes back before it ends")
+
+
 class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
@@ -90,6 +111,7 @@ class TrainConfig(Config):
         ge=0,
         description="weight of the squared log of the softmax's normaliser (arXiv:2204.02311: 1e-4)",
     )
+    guards: GuardsConfig = Field(GuardsConfig(), description="what is done about a step that would do harm")
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
     deterministic: bool = Field(
         False, description="only kernels that give the same bits each time, slower on a GPU"

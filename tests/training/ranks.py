@@ -59,7 +59,7 @@ class Ranks:
             dataset=shards.output.digest,
             mixture=artifact(store, self.world.upstream["mixture"], "plan").local(self.folder),
             tables=self.folder / "tables",
-            **about,
+            **{"excluded": self.journal.excluded(), **about},
             tokenizer=tokenizer.local(self.folder),
             tokenizer_digest=tokenizer.output.digest,
             standing=tuple(self.standing(resume)) if resume else (),
