@@ -48,10 +48,8 @@ def with_a_bad_gradient(job, bad: dict[int, int]):
 @pytest.mark.parametrize("parallel", STAGES, ids=lambda parallel: f"z{parallel.zero_stage}")
 def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_on_all(world, tmp_path, parallel):
     """The run ends with the bytes of one that was told to pass over that step from the start."""
-    struck, told = (
-        Ranks(world, tmp_path / "struck", "1" * 64),
-        Ranks(world, tmp_path / "told", "1" * 63 + "2"),
-    )
+    run = f"{parallel.zero_stage}" * 63
+    struck, told = Ranks(world, tmp_path / "struck", f"{run}a"), Ranks(world, tmp_path / "told", f"{run}b")
     job = struck.job(parallel=parallel)
     assert with_a_bad_gradient(job, {6: 1}) == [None, None]
     first = history(struck, struck.journal.head())
