@@ -61,11 +61,20 @@ class Engine:
         import deepspeed
 
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
-        model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
-        model.initialise(train.seed)
+        if parallel.zero_stage == 3:  # no rank ever has the model whole
+            group = mesh.mpu.get_sequence_data_parallel_group() if parallel.sequence > 1 else mesh.data.group
+            dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
+            with deepspeed.zero.Init(data_parallel_group=group, dtype=dtype, mem_efficient_linear=False):
+                model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
+            model.initialise(train.seed, lambda w: deepspeed.zero.GatheredParameters([w], modifier_rank=0))
+        else:
+            model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
+            model.initialise(train.seed)
         if parallel.compile:
             for layer in model.layers.values():
                 layer.compile()
+        for weight in model.parameters():  # for a norm of DeepSpeed's own, which it cannot take of none
+            vars(weight).update(model_parallel=True)
         torch.manual_seed(train.seed)
         engine = cls(train, parallel, mesh, model, None)
         module: nn.Module = model

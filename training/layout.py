@@ -172,12 +172,14 @@ class Index(Config):
         """
         path = folder / INDEX
         try:
-            index = cls.model_validate_json(path.read_bytes())
+            data = path.read_bytes()
+            index = cls.model_validate_json(data)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: {error}", "resume from another checkpoint") from error
-        if index.digest != digest:
+        found = tree_digest({**index.files, INDEX: sha256(data)})
+        if found != digest:
             raise CheckpointError(
-                f"{path}: damaged, or another checkpoint's: digest {index.digest}, expected {digest}",
+                f"{path}: damaged, or another checkpoint's: digest {found}, expected {digest}",
                 "resume from another checkpoint",
             )
         return index

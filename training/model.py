@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -185,14 +186,18 @@ class Decoder(nn.Module):
             if isinstance(module, MixtureOfExperts):
                 module.balance_weight = weight / sparse
 
-    def initialise(self, seed: int) -> None:
+    def initialise(self, seed: int, opened: Callable[[nn.Parameter], Any] = nullcontext) -> None:
         """Fresh weights, as GPT-2: normal of 0.02, projections into the residual less by sqrt(2 layers).
 
         With muP matrices between layers have less by the square root of the width, too (arXiv:2203.03466,
         Table 8). Each weight is drawn by its name, whole, so that it is the same on every mesh.
+
+        Args:
+            seed: of the run.
+            opened: a context in which a weight can be written to.
         """
         for name, weight in self.named_parameters():
-            with torch.no_grad():
+            with torch.no_grad(), opened(weight):
                 weight.copy_(self.fresh(name, seed))
 
     def fresh(self, name: str, seed: int) -> Tensor:

@@ -117,6 +117,14 @@ class Saver:
         finally:
             self.blocked += time.monotonic() - began
 
+    @contextmanager
+    def _agreed(self) -> Iterator[None]:
+        """An error waits for the next sum of votes: all ranks raise together."""
+        try:
+            yield
+        except BloomeryError as error:
+            self._failed = error
+
     def snapshot(
         self, step: int, state: dict[str, Any], history: dict[str, Any], score: float | None, stored: bool
     ) -> None:
@@ -130,7 +138,7 @@ class Saver:
             stored: whether it goes to the store, or stays in memory.
 
         Raises:
-            CheckpointError: a model's copy is not the rounded master: nothing is saved.
+            BloomeryError: as `learn`, of the one before it.
         """
         self.wait()
         with self._waiting():
@@ -138,10 +146,11 @@ class Saver:
             folder = slot.path.parent
             if self.rank == 0:
                 (folder / STANDING).unlink(missing_ok=True)
-            slot.copy(owned(self.engine))
             place = f"{self.job.attempt}/checkpoint-{step:09d}" if stored else ""
             key = place and f"{place}/{slot.path.name}"
-            self.writer.tell(do="write", path=str(slot.path), key=key)
+            with self._agreed():
+                slot.copy(owned(self.engine))
+                self.writer.tell(do="write", path=str(slot.path), key=key)
             about = {"state": state, "history": history, "score": score, "slot": str(folder), "place": place}
             self._now = _Save(step, about, stored)
 
@@ -150,19 +159,19 @@ class Saver:
         now = self._now
         if now is None:
             return [0.0] * VOTES
-        try:
-            if not now.digest:
-                now.digest = self.writer.answer() or ""
-            elif now.committing and self.rank == 0 and not now.made:
-                now.made = self.writer.answer() or ""
-        except BloomeryError as error:
-            self._failed = error
+        if self._failed is None:
+            with self._agreed():
+                if not now.digest:
+                    now.digest = self.writer.answer() or ""
+                elif now.committing and self.rank == 0 and not now.made:
+                    now.made = self.writer.answer() or ""
         return [float(bool(now.digest)), float(bool(now.made)), float(self._failed is not None)]
 
     def learn(self, sums: Sequence[float]) -> None:
         """Goes on by the sum of all ranks' votes.
 
         Raises:
+            CheckpointError: a model's copy is not the rounded master: nothing is saved.
             BloomeryError: what this rank's writer failed with.
             PeerFailedError: another rank's failed.
         """
@@ -185,7 +194,8 @@ class Saver:
         distributed.gather(mine, found, group=self.control)
         if found:
             files = {rank_file(rank): digest.numpy().tobytes().hex() for rank, digest in enumerate(found)}
-            self.writer.tell(do="commit", files=files, **now.about)
+            with self._agreed():
+                self.writer.tell(do="commit", files=files, **now.about)
 
     def wait(self) -> None:
         """Waits until what is under way stands. Collective."""

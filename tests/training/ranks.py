@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bloomery.artifacts.journal import Checkpoint, Journal
@@ -35,6 +35,7 @@ class Ranks:
         train: TrainConfig = TINY,
         parallel: ParallelConfig = SPREAD,
         resume: Checkpoint | None = None,
+        memory: str = "",
         **about: object,
     ) -> Job:
         """The next attempt's job; opens the journal for it."""
@@ -62,18 +63,19 @@ class Ranks:
             **{"excluded": self.journal.excluded(), **about},
             tokenizer=tokenizer.local(self.folder),
             tokenizer_digest=tokenizer.output.digest,
-            standing=tuple(self.standing(resume)) if resume else (),
-            memory=self.folder / "memory",
+            standing=tuple(self.standing(resume, memory)) if resume else (),
+            memory=self.folder / (memory or f"memory-{self.fence}"),
             cache=self.folder / "copies",
             scratch=scratch,
             logs=scratch,
             metrics=scratch / "metrics.jsonl",
         )
 
-    def standing(self, newest: Checkpoint, memory: str = "none") -> list[Standing]:
-        """What the launcher finds to go on from in the store and in memory, up to a checkpoint."""
-        found = standing_checkpoints(self.journal, self.folder / memory, self.folder / "copies", self.fence)
-        return [one for one in found if one.step <= newest.step]
+    def standing(self, newest: Checkpoint | None = None, memory: str = "") -> list[Standing]:
+        """What the launcher finds to go on from in the store and in a node's memory, up to a checkpoint."""
+        folder, copies = self.folder / (memory or "no memory"), self.folder / "copies"
+        found = standing_checkpoints(self.journal, folder, copies, self.fence + 1)
+        return [one for one in found if newest is None or one.step <= newest.step]
 
     def train(self, job: Job, stop_at: int | None = None) -> list[Failure | None]:
         """Runs a job's ranks; how each ended, None for well. Rank 0 asks to stop in step `stop_at`."""
@@ -91,8 +93,10 @@ def _train(job: Job, rank: int, stop_at: int | None) -> None:
     train(job, rank, job.parallel.ranks, stop=lambda: next(calls) == stop_at and rank == 0)
 
 
-def forked(ranks: int, logs: Path, body: Callable[[int], None]) -> list[Failure | None]:
-    """Runs `body` in forked ranks under the environment that torchrun gives."""
+def forked(
+    ranks: int, logs: Path, body: Callable[[int], None], killed: Collection[int] = ()
+) -> list[Failure | None]:
+    """Runs `body` in forked ranks under the environment that torchrun gives; some may be `killed`."""
     import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401  what an engine's start imports
     import torch
 
@@ -113,7 +117,9 @@ def forked(ranks: int, logs: Path, body: Callable[[int], None]) -> list[Failure 
     for rank, process in enumerate(processes):
         path = logs / f"rank-{rank}.failure.json"
         ended.append(Failure.model_validate_json(path.read_bytes()) if path.exists() else None)
-        assert process.exitcode == 0 or ended[-1], f"rank {rank} ended with {process.exitcode}"
+        assert process.exitcode == 0 or ended[-1] or rank in killed, (
+            f"rank {rank} ended with {process.exitcode}"
+        )
     return ended
 
 

@@ -87,7 +87,7 @@ def test_a_run_with_experts_changes_its_mesh(ranks):
 def test_all_pairs(ranks, source):
     """From each cell to every other of its model."""
     train, _ = CELLS[source]
-    job, losses = go_on(ranks, source)
+    job, _ = go_on(ranks, source)
     start = ranks.journal.head()
     expected, *_ = one_process(job)
     for target in next(group for group in groups() if source in group):
