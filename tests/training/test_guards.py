@@ -72,19 +72,17 @@ def test_too_many_bad_steps_in_a_row_end_the_run(ranks):
     assert all("step 10: gradient norm is nan; 3 steps in a row" in failure.what for failure in ended)
 
 
-POISON = " ".join("zq%03d" % (37 * n % 1000) for n in range(400))  # noqa: UP031
-GUARDS = GuardsConfig(spike="rewind", sigmas=6, window=20, rewind_steps=2)
-LONG = TINY.model_copy(
-    update={"steps": 60, "learning_rate": 1e-3, "guards": GUARDS, "held_out_sequences": 40}
-)
+POISON = " ".join("zq%03d" % (37 * n % 1000) for n in range(45))  # noqa: UP031
+GUARDS = GuardsConfig(spike="rewind", sigmas=4, window=10, rewind_steps=2)
+LONG = TINY.model_copy(update={"steps": 70, "guards": GUARDS, "held_out_sequences": 40})
 SAVING = SPREAD.model_copy(update={"checkpoint_every": 10, "keep_last": 20})
 
 
 @pytest.fixture(scope="module")
 def poisoned(tmp_path_factory):
     """A world in which one document is like no other."""
-    texts = documents(700)
-    texts[350] = POISON
+    texts = documents(250)
+    texts[100] = POISON
     return make_world(
         tmp_path_factory.mktemp("poisoned"), {"train": texts, "held_out": documents(60, seed=1)}
     )
@@ -101,18 +99,13 @@ def test_a_spike_takes_the_run_back_before_it(poisoned, home, tmp_path):
     excluded = journal.excluded()
     assert excluded and journal.rewinds() >= 1, said
     assert "the run goes back before step" in said and "passed over: step" in said
-    assert max(excluded) < 60 and min(excluded) > GUARDS.window - GUARDS.rewind_steps - 1
-    assert poisoned.store.read(f"refs/runs/{run}/head").find(b"abandoned") > 0 or min(excluded) >= 50
+    assert max(excluded) < 70 and min(excluded) > GUARDS.window - GUARDS.rewind_steps - 1
+    assert poisoned.store.read(f"refs/runs/{run}/head").find(b"abandoned") > 0 or min(excluded) >= 60
 
     clean = Ranks(poisoned, tmp_path / "clean", "3" * 64)
     assert clean.train(clean.job(LONG, SAVING, excluded=excluded)) == [None, None]
     ours, theirs = journal.head(), clean.journal.head()
     assert ours.manifest.outputs["weights"].digest == theirs.manifest.outputs["weights"].digest
-
-    trusting = LONG.model_copy(update={"guards": GuardsConfig(spike="log", window=20)})
-    heedless = Ranks(poisoned, tmp_path / "heedless", "4" * 64)
-    assert heedless.train(heedless.job(trusting, SAVING)) == [None, None]
-    assert history(heedless, heedless.journal.head()).loss[max(excluded)] is not None
 
 
 @given(st.lists(st.floats(0.1, 12), min_size=0, max_size=60), st.floats(0.1, 12))
