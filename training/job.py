@@ -61,6 +61,8 @@ class Job(Config):
     run: str
     """Key of the train stage: the run's name in the journal."""
     fence: int
+    began: float
+    """When the run was first started, Unix time."""
     attempt: str
     """Store key below which checkpoints are written."""
     shards: Path

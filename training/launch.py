@@ -166,6 +166,7 @@ def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
         s3_endpoint=store.endpoint if isinstance(store, S3Store) else None,
         run=context.key,
         fence=context.fence,
+        began=journal.began(),
         attempt=context.attempt + (f"/{turn}" if turn else ""),
         excluded=excluded,
         shards=shards.local(scratch) if isinstance(store, LocalStore) else cache_folder(dataset),

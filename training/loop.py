@@ -30,8 +30,10 @@ from bloomery.artifacts.store import open_store
 from bloomery.config.base import identity
 from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
+from training.accounting import Clock, Meter
 from training.bits import Score, token_bytes
 from training.checkpoint import fill
+from training.console import Console
 from training.data import open_job
 from training.engine import Engine, Rows
 from training.fragments import create_state, refresh
@@ -56,15 +58,14 @@ from training.loader import (
     plan_steps,
     read_steps,
 )
-from training.metrics import MetricLog, step_line
+from training.metrics import MetricLog, kept_seconds
 from training.model import Decoder
 from training.parallel import learning_rate, start_engine
+from training.profiler import Profiler
 from training.resume import Chosen, choose, settle
 from training.saver import VOTES, Saver
 from training.size import Size
 
-QUIET = 2.0
-"""Seconds between step lines."""
 LOW = (1 << 32) - 1
 T = TypeVar("T")
 
@@ -95,106 +96,65 @@ def train(
     torch.set_num_threads(job.parallel.threads)
     start_engine(job.device, f"file://{job.scratch / 'group'}")
     run = Run.start(job, rank, ranks)
-    saver = run.saver
-    if rank == 0:
-        say(
-            f"{run.parameters:,} parameters, {ranks} ranks on {job.device} ({job.parallel.mesh}), "
-            f"{'from step ' + str(run.step) if run.step else 'from the start'}"
-        )
-    console = Console(MetricLog(job.metrics), say) if rank == 0 else None
-    if console and run.refused:
-        console.refused(run)
+    saver, console = run.saver, _console(run, say) if rank == 0 else None
+    run.clock.begin()
+    if console:
+        console.begun(run)
+    try:
+        _steps(run, saver, console, stop)
+    finally:
+        if console:
+            console.ended(run)
+
+
+def _steps(run: Run, saver: Saver, console: Console | None, stop: Callable[[], bool]) -> None:
+    """Every step from here on, and what is due between them."""
+    job = run.job
+    profiler = Profiler.of(job, run.rank)
     if run.step == 0:
         _measure(run, console)
     while run.step < run.steps:
         began = time.monotonic()
-        stopped = run.advance(stop())
+        with profiler.step(run.step):
+            stopped = run.advance(stop())
         if console:
-            console.show(run, time.monotonic() - began)
+            console.step(run, time.monotonic() - began)
         last = run.step == run.steps
         if last or run.step % job.train.held_out_every == 0:
             _measure(run, console)
-        if last or stopped or run.step % job.parallel.checkpoint_every == 0:
-            run.snapshot(stored=True)
-        elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
-            run.snapshot(stored=False)
-        if last or stopped:
-            saver.close()
+        with run.clock.phase("checkpoint"):
+            if last or stopped or run.step % job.parallel.checkpoint_every == 0:
+                run.snapshot(stored=True)
+            elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
+                run.snapshot(stored=False)
+            if last or stopped:
+                saver.close()
         if console:
-            console.saved(run.step, saver)
+            console.saved(saver)
         if stopped and not last:
             raise TrainingStoppedError(f"stopped on request after step {run.step}; its checkpoint is saved")
     run.loader.close()
 
 
+def _console(run: Run, say: Callable[[str], None]) -> Console:
+    job, data = run.job, run.loader.data
+    meter = Meter.of(
+        job.train,
+        run.held_out_stream.vocab_size,
+        run.ranks,
+        torch.cuda.get_device_name() if job.device == "cuda" else "",
+        data.tokens(run.steps),
+        job.began,
+        kept_seconds(job.metrics),
+    )
+    return Console(MetricLog(job.metrics), say, meter)
+
+
 def _measure(run: Run, console: Console | None) -> None:
-    found = run.held_out()
+    with run.clock.phase("held_out"):
+        found = run.held_out()
     if found and console:
         console.measured(found)
-
-
-@dataclass
-class Console:
-    """What rank 0 logs and says."""
-
-    log: MetricLog
-    say: Callable[[str], None]
-    said: float = 0.0
-    blocked: float = 0.0
-    """Seconds waited for saves that are logged already."""
-
-    def refused(self, run: Run) -> None:
-        """Logs and says which checkpoints were passed over."""
-        self.log.write(run.step, {"checkpoints_refused": float(len(run.refused))})
-        for what in run.refused:
-            self.say(what)
-
-    def saved(self, step: int, saver: Saver) -> None:
-        """Logs what saving cost since the last look, and says what stands."""
-        waited, self.blocked = saver.blocked - self.blocked, saver.blocked
-        if waited:
-            self.log.write(step, {"checkpoint_seconds": waited})
-        for found in saver.done:
-            if found.stored:
-                self.say(f"checkpoint of step {found.step}: {found.digest}")
-        saver.done.clear()
-
-    def show(self, run: Run, seconds: float) -> None:
-        """Logs a step, and says it now and then."""
-        loss, norm = run.losses[-1], run.grad_norms[-1]
-        values = {
-            **({} if loss is None or norm is None else {"loss": loss, "grad_norm": norm}),
-            "learning_rate": run.rate(run.step - 1),
-            "tokens": float(run.tokens),
-            "tokens_per_second": run.read.targets / seconds,
-            "seconds": seconds,
-            "data_stall_seconds": run.read.stalled,
-        }
-        if run.read.damage:
-            values["tokens_lost"] = float(sum(found.stop - found.start for found in run.read.damage))
-            for found in run.read.damage:
-                self.say(
-                    f"tokens {found.start:,} .. {found.stop:,} of source {found.source} are damaged, "
-                    f"other samples are read instead from step {run.step} on: {found.what}"
-                )
-        if run.verdict.why:
-            values["steps_excluded"] = float(len(run.exclusions))
-            self.say(
-                f"step {run.step} is {'taken' if run.verdict.taken else 'passed over'}: {run.verdict.why}"
-            )
-        self.log.write(run.step, values, run.receipt.now)
-        if run.verdict.taken and (time.monotonic() - self.said > QUIET or run.step == run.steps):
-            self.said = time.monotonic()
-            self.say(step_line(run.step, run.steps, values, seconds))
-
-    def measured(self, found: HeldOut) -> None:
-        """Logs and says a held-out loss."""
-        values = {"held_out_loss": found.loss, "held_out_bits_per_byte": found.bits_per_byte}
-        self.log.write(found.step, values)
-        self.say(
-            f"held-out after step {found.step}: loss {found.loss:.4f}, "
-            f"{found.bits_per_byte:.4f} bits per byte"
-        )
 
 
 class Read(NamedTuple):
@@ -203,8 +163,6 @@ class Read(NamedTuple):
     targets: int
     mark: str
     """What it adds to the receipt."""
-    stalled: float
-    """Seconds that a rank waited for its batch, the mean."""
     damage: list[Damage]
     """Met by any rank, and read around."""
 
@@ -218,6 +176,7 @@ class Run:
     ranks: int
     control: Any
     """Process group (gloo) of host-side values."""
+    clock: Clock
     engine: Engine
     loader: Loader
     steps: int
@@ -235,13 +194,15 @@ class Run:
     tokens: int = 0
     """Targets of the steps done."""
     receipt: Receipt = FIRST_RECEIPT
-    read: Read = Read(0, "", 0.0, [])  # noqa: RUF009  frozen
+    read: Read = Read(0, "", [])  # noqa: RUF009  frozen
     verdict: Verdict = Verdict()  # noqa: RUF009  frozen
     """On the last step."""
     losses: list[float | None] = field(default_factory=list)
     marks: list[str] = field(default_factory=list)
     grad_norms: list[float | None] = field(default_factory=list)
     measured: list[HeldOut] = field(default_factory=list)
+    squares: dict[str, float] = field(default_factory=dict)
+    """Sum of squares of each weight's gradient in the last step, where it was gathered."""
     exclusions: list[Exclusion] = field(default_factory=list)
     """Steps that were passed over."""
 
@@ -267,6 +228,7 @@ class Run:
             rank=rank,
             ranks=ranks,
             control=control,
+            clock=Clock(),
             engine=engine,
             loader=Loader(data, replica.rank, replica.size, step),
             steps=data.feed.steps,
@@ -327,7 +289,8 @@ class Run:
 
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
-        return _summed(self.control, *values)
+        with self.clock.phase("communication"):
+            return _summed(self.control, *values)
 
     def _spoken(self, values: Sequence[float]) -> Sequence[float]:
         """Values that all ranks of a replica have, as one of them says them."""
@@ -341,16 +304,17 @@ class Run:
         """
         lost: list[Damage] = []
         while True:
-            batch = self.loader.read()
+            with self.clock.phase("data"):
+                batch = self.loader.read()
             targets, state = int((batch.targets != IGNORED).sum()), self._fingerprint(batch)
             shared = self._spoken([targets, *_bits(batch.mark)])
-            damaged, stalled, states, squares, all_targets, *bits = self._sum(
-                bool(batch.damage), batch.stalled, state, state**2, *shared
+            damaged, states, squares, all_targets, *bits = self._sum(
+                bool(batch.damage), state, state**2, *shared
             )
             if self.ranks * squares != states**2:
                 raise diverged(self.step + 1, "the ranks are not at one step of one run")
             if not damaged:
-                return batch, Read(int(all_targets), _joined(bits), stalled / self.ranks, lost)
+                return batch, Read(int(all_targets), _joined(bits), lost)
             met: list[Any] = [None] * self.ranks
             distributed.all_gather_object(met, batch.damage, group=self.control)
             fresh = list({damage.model_dump_json(): damage for part in met for damage in part}.values())
@@ -380,13 +344,16 @@ class Run:
         rows = data.feed.span(self.step)[1] * data.pieces.at(self.step)
         most = math.ceil(rows / self.engine.mesh.data.size)  # rows of a replica; all do as many micro-batches
         micro_batches = _micro_batches(batch.inputs, batch.positions, batch.targets, most, width)
-        nats = self.engine.forward_backward(micro_batches, read.targets)
-        squares = self.engine.square_sums()
+        with self.clock.phase("compute"):
+            nats = self.engine.forward_backward(micro_batches, read.targets)
+        with self.clock.phase("optimizer"):
+            squares = self.engine.square_sums()
         saver: Saver | None = vars(self).get("saver")
         votes = saver.votes() if saver else [0.0] * VOTES
         total, square, stops, *votes = self._sum(nats, sum(squares.values()), float(stop), *votes)
         if saver:
-            saver.learn(votes)
+            with self.clock.phase("checkpoint"):
+                saver.learn(votes)
         loss, norm = total / max(1, read.targets), math.sqrt(square)
         self.verdict = self.guard.judge(loss, norm)
         if self.verdict.back:
@@ -396,10 +363,21 @@ class Run:
             self._pass_over(self.verdict.why, read)
             self._give_up()
             return stops > 0
-        self.engine.step(self.rate(self.step), norm)
+        with self.clock.phase("optimizer"):
+            self.engine.step(self.rate(self.step), norm)
+        self._measure_layers(squares)
         self.guard.taken(loss)
         self._done(read, read.mark, loss, norm)
         return stops > 0
+
+    def _measure_layers(self, squares: dict[str, float]) -> None:
+        """Gathers the squared gradients of all weights where that is due."""
+        self.squares = {}
+        if (self.step + 1) % self.job.parallel.layers_every == 0:
+            with self.clock.phase("communication"):
+                for found in _gathered(self.control, self.ranks, squares):
+                    for name, square in found.items():
+                        self.squares[name] = self.squares.get(name, 0.0) + square
 
     def _done(self, read: Read, mark: str, loss: float | None, norm: float | None) -> None:
         """Notes a step."""

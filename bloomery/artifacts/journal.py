@@ -113,6 +113,7 @@ class Journal:
                 "digest": "",
                 "step": 0,
                 "live": [],
+                "began": time.time(),
                 **(ref.value if ref else {}),
                 **(about or {}),
                 "fence": fence,
@@ -173,6 +174,11 @@ class Journal:
         """Steps whose batches are passed over, each with its reason."""
         ref = self._ref()
         return {int(step): why for step, why in (ref.value.get("excluded", {}) if ref else {}).items()}
+
+    def began(self) -> float:
+        """When the run was first opened, Unix time."""
+        ref = self._ref()
+        return ref.value["began"] if ref else time.time()
 
     def rewinds(self) -> int:
         """How often the run went back."""

@@ -54,6 +54,7 @@ class Ranks:
             s3_endpoint=store.endpoint if isinstance(store, S3Store) else None,
             run=self.run,
             fence=self.fence,
+            began=self.journal.began(),
             attempt=f"data/train/{self.run}/{self.fence:06d}",
             shards=shards.local(self.folder) if isinstance(store, LocalStore) else self.folder / "cache",
             place=shards.place,
