@@ -62,9 +62,10 @@ class Engine:
 
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
         if parallel.zero_stage == 3:  # no rank ever has the model whole
-            group = mesh.mpu.get_sequence_data_parallel_group() if parallel.sequence > 1 else mesh.data.group
             dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
-            with deepspeed.zero.Init(data_parallel_group=group, dtype=dtype, mem_efficient_linear=False):
+            with deepspeed.zero.Init(
+                data_parallel_group=mesh.replicas, dtype=dtype, mem_efficient_linear=False
+            ):
                 model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
             model.initialise(train.seed, lambda w: deepspeed.zero.GatheredParameters([w], modifier_rank=0))
         else:
@@ -194,9 +195,11 @@ class Engine:
             self.deepspeed._exec_optimizer_step()
         else:
             self.deepspeed.step()
+        self.model.follow_loads(self.mesh.replicas)
 
     def discard(self) -> None:
         """Does not take the step."""
+        self.model.follow_loads(taken=False)
         gradients.discard(self.deepspeed)
 
 

@@ -3,6 +3,7 @@
     LlamaForCausalLM        dense                      MixtralForCausalLM      experts
     MistralForCausalLM      ... with a window          Qwen3MoeForCausalLM     ... with qk_norm
     Qwen3ForCausalLM        ... with qk_norm           Qwen2MoeForCausalLM     ... with shared experts
+                                                       Glm4MoeForCausalLM      ... whose bias follows loads
 
 Qwen2-MoE weighs what its shared expert says by sigmoid(gate x): with a gate of zeros by 1/2, so that twice
 its last projection is ours, to the bit.
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bloomery.config.model import ModelConfig
+from bloomery.config.model import HOLDS, ModelConfig
 from bloomery.errors import BloomeryError
 
 _LAYER = {
@@ -37,6 +38,9 @@ _LAYER = {
     "ffn.router.weight": "mlp.gate.weight",
 }
 _TOP = {"embedding.weight": "model.embed_tokens", "norm.weight": "model.norm", "head.weight": "lm_head"}
+_GLM = {
+    f"ffn.shared.{part}.weight": f"mlp.shared_experts.{part}_proj.weight" for part in ("gate", "up", "down")
+}
 _EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 _MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
@@ -54,13 +58,13 @@ def hf_weights(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, T
     kind = hf_class(model)
     named: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        named.update(_renamed(kind, name, weight))
+        named.update(_renamed(model, kind, name, weight))
     if model.scaling == "mup":  # muP's factor of the logits goes into the last norm
         named["model.norm.weight"] = named["model.norm.weight"] * (model.mup_base_width / model.width)
     return named
 
 
-def _renamed(kind: str, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _renamed(model: ModelConfig, kind: str, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     if name in _TOP:
         yield f"{_TOP[name]}.weight", weight
         return
@@ -72,6 +76,10 @@ def _renamed(kind: str, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor
         room = "block_sparse_moe" if kind == "MixtralForCausalLM" else "mlp"
         for expert, own in enumerate(weight):
             yield f"{layer}.{room}.experts.{expert}.{inner}.weight", own.contiguous()
+    elif kind == "Glm4MoeForCausalLM" and rest in _GLM:
+        yield f"{layer}.{_GLM[rest]}", weight
+    elif rest == "ffn.bias" and model.moe:  # in steps of its rate
+        yield f"{layer}.mlp.gate.e_score_correction_bias", weight.float() * model.moe.bias_rate
     elif rest == "ffn.router.weight" and kind == "MixtralForCausalLM":
         yield f"{layer}.block_sparse_moe.gate.weight", weight
     elif rest == "ffn.shared.down.weight":
@@ -88,11 +96,7 @@ def hf_class(model: ModelConfig) -> str:
         ExportError: none does.
     """
     if model.hf_class is None:
-        raise ExportError(
-            "no class of transformers holds experts "
-            + ("that are shared, with qk_norm" if model.qk_norm else "with these dense_layers or weights"),
-            "without shared_experts: renormalise and no dense_layers, or qk_norm; with them: no qk_norm",
-        )
+        raise ExportError("no class of transformers holds experts of this kind", HOLDS)
     return model.hf_class
 
 
@@ -134,6 +138,15 @@ def hf_config(model: ModelConfig, vocab_size: int, sequence_length: int) -> dict
             "mlp_only_layers": list(range(moe.dense_layers)),
             "norm_topk_prob": moe.renormalise,
         }
+    if moe and kind == "Glm4MoeForCausalLM":
+        config |= {
+            "n_routed_experts": moe.experts,
+            "n_shared_experts": moe.shared_experts,
+            "first_k_dense_replace": moe.dense_layers,
+            "num_nextn_predict_layers": 0,
+            "use_qk_norm": model.qk_norm,
+        }
+        config["rope_parameters"]["partial_rotary_factor"] = 1.0
     if kind.startswith("Qwen"):  # whose own default alternates
         config["layer_types"] = ["sliding_attention" if model.window else "full_attention"] * model.layers
     if kind == "MixtralForCausalLM" and moe:
@@ -148,4 +161,5 @@ _MODEL_TYPES = {
     "MixtralForCausalLM": "mixtral",
     "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Glm4MoeForCausalLM": "glm4_moe",
 }

@@ -35,6 +35,8 @@ class Mesh(NamedTuple):
     pipeline: Peers = Peers()
     sequence: Peers = Peers()
     expert: Peers = Peers()
+    replicas: Any = None
+    """Group of the ranks that have the same weights, for other rows or another part of them."""
     tied: Any = None
     """Group of the first and the last stage, which both hold a tied embedding; None elsewhere."""
     mpu: Any = None
@@ -75,7 +77,7 @@ class Mesh(NamedTuple):
 
             groups._create_expert_and_data_parallel(parallel.expert)
             expert = expert._replace(group=groups._get_expert_parallel_group(expert_group(parallel.expert)))
-        return cls(data=Peers(rank, ranks, distributed.group.WORLD), expert=expert)
+        return cls(Peers(rank, ranks), expert=expert, replicas=distributed.group.WORLD)
 
 
 def expert_group(size: int) -> str:
@@ -97,9 +99,10 @@ def _grid(parallel: ParallelConfig) -> Mesh:
         if distributed.get_rank() in ends:
             tied = group
     return Mesh(
-        data=Peers(grid.data_parallel_id, parallel.data, grid.dp_proc_group),
+        data=Peers(grid.data_parallel_id, parallel.data),
         tensor=Peers(grid.get_slice_parallel_rank(), parallel.tensor, grid.slice_proc_group),
         pipeline=Peers(grid.stage_id, parallel.pipeline, grid.pp_proc_group),
+        replicas=grid.dp_proc_group,
         tied=tied,
         mpu=grid,
     )
@@ -112,5 +115,6 @@ def _ulysses(parallel: ParallelConfig, rank: int) -> Mesh:
     return Mesh(
         data=Peers(rank // parallel.sequence, parallel.data),
         sequence=Peers(rank % parallel.sequence, parallel.sequence, state.get_sequence_parallel_group()),
+        replicas=state.get_sequence_data_parallel_group(),
         mpu=state,
     )

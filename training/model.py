@@ -186,6 +186,24 @@ class Decoder(nn.Module):
             if isinstance(module, MixtureOfExperts):
                 module.balance_weight = weight / sparse
 
+    def follow_loads(self, group: Any = None, taken: bool = True) -> None:
+        """After a step: moves the experts' biases by the loads of all replicas; or forgets them.
+
+        Args:
+            group: of the ranks that have the same weights, for other rows.
+            taken: whether the step was.
+        """
+        sparse = [m for m in self.modules() if isinstance(m, MixtureOfExperts) and m.moe.bias_rate]
+        loads = [module.load for module in sparse if module.load is not None]
+        if loads and taken:
+            load_LE = torch.stack(loads)
+            if group is not None:
+                torch.distributed.all_reduce(load_LE, group=group)
+            for module, load_E in zip(sparse, load_LE, strict=True):
+                module.follow_load(load_E)
+        for module in sparse:
+            module.load = None
+
     def initialise(self, seed: int, opened: Callable[[nn.Parameter], Any] = nullcontext) -> None:
         """Fresh weights, as GPT-2: normal of 0.02, projections into the residual less by sqrt(2 layers).
 

@@ -5,8 +5,9 @@
              -> weighted sum, + shared experts of every token
 
 Has: dropless, or a capacity beyond which an expert does not serve later tokens of the batch; shared experts
-(arXiv:2401.06066); a loss that spreads tokens evenly; experts spread over ranks. DeepSpeed takes the
-gradients of those for what they are: each expert's is summed over the ranks that have it.
+(arXiv:2401.06066); a loss that spreads tokens evenly, or a bias of each expert that follows its load
+(arXiv:2408.15664); experts spread over ranks. DeepSpeed takes the gradients of those for what they are: each
+expert's is summed over the ranks that have it.
 
 Suffixes: N tokens, E experts, e those of this rank, D width, F hidden width of an expert, A assignments
 (N * k), S those that are served.
@@ -45,6 +46,11 @@ class MixtureOfExperts(nn.Module):
         """Loss of the last forward pass that is least where all experts are sent as many tokens."""
         self.balance_weight = 0.0
         """What the backward pass adds of it."""
+        self.load: Tensor | None = None
+        """With biases: tokens that each expert was sent since the last step, [E]."""
+        if moe.bias_rate:
+            # In steps of the rate: whole numbers, which no cast to bf16 rounds.
+            self.bias = nn.Buffer(torch.zeros(moe.experts, dtype=torch.int64))
 
     def _experts(self, *shape: int) -> nn.Parameter:
         weight = nn.Parameter(torch.empty(shape))
@@ -68,9 +74,19 @@ class MixtureOfExperts(nn.Module):
 
     def _route(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, fp32, and experts of each token: [N, k] each; notes the balance."""
-        probability_NE = self.router(x_ND).softmax(-1)
-        weight_Nk, expert_Nk = probability_NE.topk(self.moe.top_k, dim=-1)
-        sent_E = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts) / expert_Nk.numel()
+        score_NE, moe = self.router(x_ND), self.moe
+        if moe.bias_rate:
+            probability_NE = score_NE.sigmoid()
+            expert_Nk = (probability_NE + moe.bias_rate * self.bias).topk(moe.top_k, dim=-1).indices
+            weight_Nk = probability_NE.gather(-1, expert_Nk)
+            probability_NE = probability_NE / probability_NE.sum(-1, keepdim=True)
+        else:
+            probability_NE = score_NE.softmax(-1)
+            weight_Nk, expert_Nk = probability_NE.topk(moe.top_k, dim=-1)
+        count_E = torch.bincount(expert_Nk.flatten(), minlength=moe.experts)
+        if moe.bias_rate and self.training:
+            self.load = count_E if self.load is None else self.load + count_E
+        sent_E = count_E / expert_Nk.numel()
         sent_E, mean_E = (  # of the whole sequence, whose parts have as many tokens
             summed(part_E, self.sequence) / self.sequence.size for part_E in (sent_E, probability_NE.mean(0))
         )
@@ -80,6 +96,10 @@ class MixtureOfExperts(nn.Module):
         if self.balance_weight:
             weight_Nk = _Attached.apply(weight_Nk, self.balance, self.balance_weight)
         return weight_Nk, expert_Nk
+
+    def follow_load(self, load_E: Tensor) -> None:
+        """Moves each bias a step up where an expert was sent less than the mean, down where more: [E]."""
+        self.bias.add_((load_E.double().mean() - load_E).sign().long())
 
     def _served(self, expert_Nk: Tensor) -> tuple[Tensor, list[int]]:
         """Assignments that are served, by expert, then by token: [S]; and how many of each expert: [E]."""

@@ -8,6 +8,12 @@ from pydantic import Field, model_validator
 
 from bloomery.config.base import Config
 
+HOLDS = (
+    "a bias_rate goes with shared_experts and no window; without it shared experts go without qk_norm, "
+    "others with qk_norm, or with renormalise and no dense_layers"
+)
+"""What mixtures of experts some class of transformers holds."""
+
 
 class MoeConfig(Config):
     """A mixture of experts in place of the feed-forward."""
@@ -27,6 +33,13 @@ class MoeConfig(Config):
     )
     balance_weight: float = Field(
         0.01, ge=0, description="weight of the loss that spreads tokens evenly (arXiv:2101.03961)"
+    )
+
+    bias_rate: float = Field(
+        0.0,
+        ge=0,
+        description="by how much an expert's bias moves a step towards even loads, scores being sigmoids; 0: "
+        "no bias, softmax (arXiv:2408.15664, arXiv:2412.19437: 0.001, with a balance_weight of 0.0001)",
     )
 
     @model_validator(mode="after")
@@ -92,6 +105,8 @@ class ModelConfig(Config):
         moe = self.moe
         if moe is None:
             return _dense_class(self.qk_norm, self.window)
+        if moe.bias_rate:
+            return "Glm4MoeForCausalLM" if moe.shared_experts and self.window is None else None
         if self.qk_norm:
             return None if moe.shared_experts else "Qwen3MoeForCausalLM"
         if moe.shared_experts:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from bloomery.config.base import Config, execution, is_execution
 from bloomery.config.corpus import CorpusConfig
+from bloomery.config.model import HOLDS
 from bloomery.config.parallel import ParallelConfig, check_mesh
 from bloomery.config.release import EvaluateConfig, ReleaseConfig
 from bloomery.config.training import TrainConfig
@@ -52,8 +53,7 @@ class RunConfig(Config):
     def _is_possible(self) -> Self:
         if self.train.model.hf_class is None:
             raise ValueError(
-                "no class of transformers holds train.model, so no release could be exported: shared "
-                "experts go without qk_norm; others go with it, or with renormalise and no dense_layers"
+                f"no class of transformers holds train.model, so no release could be exported: {HOLDS}"
             )
         check_mesh(self.train, self.execution.parallelism)
         if self.release.auto_approve and self.name != "demo":

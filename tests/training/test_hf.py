@@ -17,6 +17,7 @@ MIXTRAL = MoeConfig(experts=4, top_k=2, ffn_width=24)
 DEEPSEEK = MoeConfig(
     experts=6, top_k=3, ffn_width=24, shared_experts=2, dense_layers=1, renormalise=False, capacity=0.5
 )
+GLM = DEEPSEEK.model_copy(update={"bias_rate": 0.05})
 QWEN = MoeConfig(experts=4, top_k=2, ffn_width=24, dense_layers=1, renormalise=False)
 
 
@@ -35,6 +36,8 @@ QWEN = MoeConfig(experts=4, top_k=2, ffn_width=24, dense_layers=1, renormalise=F
         ("Qwen2MoeForCausalLM", {"moe": DEEPSEEK, "window": 4}),
         ("Qwen3MoeForCausalLM", {"moe": QWEN, "qk_norm": True}),
         ("Qwen3MoeForCausalLM", {"moe": MIXTRAL, "qk_norm": True, "window": 3}),
+        ("Glm4MoeForCausalLM", {"moe": GLM, "tied_embeddings": False}),
+        ("Glm4MoeForCausalLM", {"moe": GLM.model_copy(update={"renormalise": True}), "qk_norm": True}),
     ],
 )
 def test_transformers_gives_the_same_logits(kind, changes, tmp_path):
@@ -46,7 +49,9 @@ def test_transformers_gives_the_same_logits(kind, changes, tmp_path):
     with torch.no_grad():
         for weight in ours.parameters():  # far from initial, so that nothing hides in small numbers
             weight.copy_(weight * 8 if weight.dim() > 1 else torch.rand_like(weight) + 0.5)
-    weights = {name: weight.detach().clone() for name, weight in ours.named_parameters()}
+        for bias in ours.buffers():
+            bias.copy_(torch.randint(-9, 9, bias.shape))
+    weights = {name: weight.detach().clone() for name, weight in ours.state_dict().items()}
     save_file(hf_weights(config, weights), tmp_path / "model.safetensors", metadata={"format": "pt"})
     described = hf_config(config, 97, 64) | {"dtype": "float32", "bos_token_id": None, "eos_token_id": None}
     (tmp_path / "config.json").write_text(json.dumps(described))
@@ -62,7 +67,9 @@ def test_transformers_gives_the_same_logits(kind, changes, tmp_path):
     assert (expected - found).abs().max() < 1e-5 * max(1, expected.abs().max())
 
 
-@pytest.mark.parametrize("changes", [{"moe": QWEN}, {"moe": DEEPSEEK, "qk_norm": True}])
+@pytest.mark.parametrize(
+    "changes", [{"moe": QWEN}, {"moe": DEEPSEEK, "qk_norm": True}, {"moe": GLM, "window": 4}]
+)
 def test_a_shape_that_no_class_holds_is_refused(changes):
     config = ModelConfig.model_validate({**BASE, **changes})
     with pytest.raises(ExportError, match="no class of transformers holds experts"):

@@ -35,6 +35,13 @@ EXPERTS = TINY.model_copy(
         )
     }
 )
+BIASED = EXPERTS.model_copy(
+    update={
+        "model": EXPERTS.model.model_copy(
+            update={"moe": EXPERTS.model.moe.model_copy(update={"bias_rate": 0.01, "balance_weight": 1e-4})}
+        )
+    }
+)
 
 CELLS = {
     **{f"dp{n} z{z}": (DENSE, {"ranks": n, "zero_stage": z}) for n in (1, 2, 4) for z in (0, 1, 2, 3)},
@@ -54,6 +61,10 @@ CELLS = {
     "ep4": (EXPERTS, {"ranks": 4, "expert": 4}),
     "experts z3": (EXPERTS, {"ranks": 2, "zero_stage": 3}),
     "experts pp2": (EXPERTS, {"ranks": 2, "pipeline": 2}),
+    "biased dp2": (BIASED, {"ranks": 2}),
+    "biased ep2 dp4": (BIASED, {"ranks": 4, "expert": 2}),
+    "biased pp2 dp2": (BIASED, {"ranks": 4, "pipeline": 2}),
+    "biased sp2 z3": (BIASED, {"ranks": 2, "sequence": 2, "zero_stage": 3}),
     "experts sp2": (EXPERTS, {"ranks": 2, "sequence": 2}),
     "recomputed": (DENSE, {"ranks": 2, "recompute": "full"}),
     "recomputed z3": (DENSE, {"ranks": 2, "recompute": "full", "zero_stage": 3}),

@@ -63,6 +63,7 @@ def one_process(job):
             span, warmup = data.feed.span(step), data.feed.span(train.warmup_steps)[0]
             group["lr"] = learning_rate(span, warmup, data.feed.samples, train) * group["rate_factor"]
         adam.step()
+        model.follow_loads()
         losses.append(loss.item())
         receipt = chain(receipt, step, str(batch.mark))
     return losses, norms, receipt.now, dict(model.named_parameters())
