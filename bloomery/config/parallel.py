@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import field_validator
+
 from bloomery.config.base import Config, execution
 from bloomery.config.training import TrainConfig
 
@@ -50,6 +52,10 @@ class ParallelConfig(Config):
         None, ge=1, description="checkpoints of multiples of so many steps stay live, too"
     )
     keep_best: int = execution(0, ge=0, description="checkpoints of the least held-out loss stay live, too")
+    layers_every: int = execution(50, ge=1, description="steps between gradient norms of each layer")
+    profile: tuple[int, int] | None = execution(
+        None, description="first and last step that rank 0 leaves a trace of, beside its logs"
+    )
     allow: tuple[Literal["code", "config", "dataset", "graph"], ...] = execution(
         (), description="what may differ from the checkpoint to resume from; recorded in those that follow"
     )
@@ -58,6 +64,13 @@ class ParallelConfig(Config):
         ge=1 << 20,
         description="most bytes of shards that a node keeps of a dataset in an object store",
     )
+
+    @field_validator("profile")
+    @classmethod
+    def _in_order(cls, span: tuple[int, int] | None) -> tuple[int, int] | None:
+        if span and not 1 <= span[0] <= span[1]:
+            raise ValueError(f"{list(span)}: a first step of at least 1, and a last one not before it")
+        return span
 
     @property
     def data(self) -> int:
@@ -101,6 +114,8 @@ def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield "expert together with tensor, pipeline or sequence is not proven"
     if expert > 1 and zero not in (1, 2):
         yield f"expert with zero_stage {zero} is not proven"
+    if train.optimizer == "muon" and (tensor > 1 or zero == 3 or parallel.offload_optimizer):
+        yield "train.optimizer muon needs whole matrices: without tensor, zero_stage 3 and offload_optimizer"
     if tensor > 1 and train.model.moe:
         yield "tensor with experts (train.model.moe) is not proven"
 
