@@ -187,7 +187,7 @@ def fill(engine: Engine, reader: Reader, rank: int, ranks: int) -> None:
         CheckpointError: a file is damaged, or an element is not held.
     """
     release(engine.deepspeed)
-    create_state(engine.deepspeed, reader.index.step)
+    create_state(engine.deepspeed, reader.index.updates)
     with torch.no_grad():
         for fragment in fragments(engine):
             for kind, flat in fragment.state.items():

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from bloomery.config.parallel import ParallelConfig
 from bloomery.config.training import TrainConfig
 from training import gradients
+from training.fp8 import use_fp8
 from training.mesh import Mesh
-from training.model import Decoder, rate_factor
+from training.model import Decoder
 from training.moe import MixtureOfExperts
+from training.optim import optimizer
 from training.parallel import deepspeed_config
 
 
@@ -61,7 +63,7 @@ class Engine:
 
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
         if parallel.zero_stage == 3:  # no rank ever has the model whole
-            dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
+            dtype = torch.float32 if train.dtype == "fp32" else torch.bfloat16
             with deepspeed.zero.Init(
                 data_parallel_group=mesh.replicas, dtype=dtype, mem_efficient_linear=False
             ):
@@ -70,6 +72,8 @@ class Engine:
         else:
             model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
             model.initialise(train.seed)
+        if train.dtype == "fp8":
+            use_fp8(model.layers)
         if parallel.compile:
             for layer in model.layers.values():
                 layer.compile()
@@ -84,7 +88,7 @@ class Engine:
             _announce_experts(model)
         engine.deepspeed = deepspeed.initialize(
             model=module,
-            optimizer=optimizer(model, train),
+            optimizer=optimizer(model.places(), train),
             config=config,
             mpu=None if parallel.pipeline > 1 else mesh.mpu,  # a pipeline has its own
         )[0]
@@ -246,25 +250,3 @@ def _announce_experts(model: Decoder) -> None:
     for module in list(model.modules()):
         if isinstance(module, MixtureOfExperts):
             module.add_module("announced", Announced(module.moe.experts))
-
-
-def optimizer(model: Decoder, train: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; matrices decay, norms do not. Each group has the `rate_factor` of its learning rate."""
-    groups: dict[tuple[bool, float, str], list[Tensor]] = {}
-    for name, weight, place in model.places():
-        about = len(place.shape) >= 2, rate_factor(name, train.model), getattr(weight, "group_name", "")
-        groups.setdefault(about, []).append(weight)
-    return torch.optim.AdamW(
-        [
-            {
-                "params": found,
-                "weight_decay": train.weight_decay if decays else 0.0,
-                "rate_factor": factor,
-                "name": spread or "dense",
-                "moe": bool(spread),  # DeepSpeed reduces them over the ranks that have the same experts
-            }
-            for (decays, factor, spread), found in sorted(groups.items(), reverse=True)
-        ],
-        lr=train.learning_rate,
-        betas=train.betas,
-    )

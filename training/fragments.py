@@ -18,13 +18,13 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, distributed
 
 from training.engine import Engine
 from training.model import Decoder, Place
+from training.optim import Optimizer
 
-MASTER, BUFFER, ADAM = "master", "buffer", ("exp_avg", "exp_avg_sq")
+MASTER, BUFFER = "master", "buffer"
 
 
 class Fragment(NamedTuple):
@@ -57,9 +57,9 @@ class Fragment(NamedTuple):
         return self._replace(start=self.start + low, state=state, copy=self.copy[low:high], replica=(0, 1))
 
 
-def inner_optimizer(engine: Any) -> torch.optim.Optimizer:
-    """The torch optimizer under DeepSpeed's wrappers."""
-    found: torch.optim.Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+def inner_optimizer(engine: Any) -> Optimizer:
+    """Ours, under DeepSpeed's wrappers."""
+    found: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return found
 
 
@@ -73,11 +73,6 @@ def flat_parameters(engine: Any) -> list[tuple[Tensor, dict[str, Any]]]:
     return [(flat, group) for group in groups for flat in group["params"]]
 
 
-def kinds(_: dict[str, Any]) -> tuple[str, ...]:
-    """Names of what the inner optimizer keeps for each element of a parameter group."""
-    return ADAM
-
-
 def create_state(engine: Any, updates: int) -> None:
     """Gives the optimizer the state that it otherwise makes at its first step, so that it can be filled.
 
@@ -89,14 +84,9 @@ def create_state(engine: Any, updates: int) -> None:
     """
     inner = inner_optimizer(engine)
     for flat, group in flat_parameters(engine):
-        state = inner.state[flat]
-        for kind in kinds(group):
-            if kind not in state:
-                state[kind] = torch.zeros_like(flat, requires_grad=False)
-        if "step" not in state:
-            on_device = group.get("fused") or group.get("capturable")
-            state["step"] = torch.zeros((), device=flat.device if on_device else "cpu")
-        state["step"].fill_(updates)
+        if not inner.state[flat]:
+            inner.create_state(group, flat)
+        inner.state[flat]["step"].fill_(updates)
 
 
 def fragments(engine: Engine) -> Iterator[Fragment]:
@@ -136,7 +126,7 @@ def _replica(engine: Any) -> tuple[int, int]:
 def _replicated(engine: Any, name: str, weight: Tensor, place: Place) -> Iterator[Fragment]:
     inner, flat = inner_optimizer(engine), weight.detach().view(-1)
     group = next(g for g in inner.param_groups if any(p is weight for p in g["params"]))
-    state = {MASTER: flat, **{kind: inner.state[weight][kind].view(-1) for kind in kinds(group)}}
+    state = {MASTER: flat, **{kind: inner.state[weight][kind].view(-1) for kind in group["kinds"]}}
     yield Fragment(name, place, tuple(weight.shape), 0, state, flat, _replica(engine))
 
 
@@ -148,7 +138,7 @@ def _partitioned(engine: Any, name: str, weight: Any, place: Place) -> Iterator[
     group = inner.param_groups[owned.param_group_index]
     state, at, of = inner.state[group["params"][0]], owned.hp_fragment_address, owned.lp_fragment_address
     # Not the mapping's own links: with several groups only the first has them (at its first step).
-    moments = {kind: state[kind].narrow(0, at.start, at.numel) for kind in kinds(group)}
+    moments = {kind: state[kind].narrow(0, at.start, at.numel) for kind in group["kinds"]}
     copy = weight.detach().view(-1)[of.start : of.start + of.numel]
     views = {MASTER: owned.hp_fragment.detach(), **moments}
     yield Fragment(name, place, tuple(weight.shape), of.start, views, copy)
@@ -164,7 +154,7 @@ def _sharded(engine: Any, name: str, weight: Any, place: Place) -> Iterator[Frag
     flat = zero.fp32_partitioned_groups_flat[number]
     group = inner_optimizer(engine).param_groups[zero.sub_group_to_group_id[number]]
     state = inner_optimizer(engine).state[flat]
-    moments = {kind: state[kind].narrow(0, at, count) for kind in kinds(group)}
+    moments = {kind: state[kind].narrow(0, at, count) for kind in group["kinds"]}
     views = {MASTER: flat.detach().narrow(0, at, count), **moments}
     yield Fragment(name, place, shape, start, views, weight.ds_tensor.detach().view(-1)[:count])
 

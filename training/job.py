@@ -18,6 +18,8 @@ from bloomery.errors import BloomeryError, TransientError
 from bloomery.shards.overlay import Tombstone
 from training.layout import Standing
 
+REWOUND = 76
+"""Exit code: the journal excludes steps that the run was trained on; it begins again before them."""
 STOPPED = 75
 """Exit code: stopped on request, a checkpoint is saved, resumable (EX_TEMPFAIL)."""
 REFUSED = 65
@@ -40,6 +42,10 @@ class TrainingStoppedError(TransientError):
     """Training was asked to stop and saved; a retry resumes."""
 
 
+class TrainingRewoundError(TransientError):
+    """The run goes back: the journal says which steps are excluded."""
+
+
 class PeerFailedError(TransientError):
     """Another rank failed, so that this one cannot go on; the other says why."""
 
@@ -55,6 +61,8 @@ class Job(Config):
     run: str
     """Key of the train stage: the run's name in the journal."""
     fence: int
+    began: float
+    """When the run was first started, Unix time."""
     attempt: str
     """Store key below which checkpoints are written."""
     shards: Path
@@ -69,6 +77,8 @@ class Job(Config):
     """Folder of the tables of bins."""
     tombstones: tuple[Tombstone, ...] = ()
     """Documents that were taken down, of the run's sources."""
+    excluded: dict[int, str] = Field(default_factory=dict)
+    """Steps whose batches are passed over, each with its reason."""
     receipts: dict[int, str] = Field(default_factory=dict)
     """Step -> receipt of an attempt that went beyond the checkpoint to resume from."""
     tokenizer: Path

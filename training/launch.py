@@ -28,24 +28,29 @@ from bloomery.config.settings import settings
 from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 from training.data import check_shards, open_job
-from training.fit import check_memory
+from training.fit import check_fp8, check_memory
 from training.job import (
     GRACE,
     REFUSED,
+    REWOUND,
     STOPPED,
     Failure,
     Job,
     PeerFailedError,
     TrainingCrashedError,
     TrainingError,
+    TrainingRewoundError,
     TrainingStoppedError,
 )
-from training.layout import Index, read_history
+from training.layout import Index, Standing, read_history
 from training.metrics import cut
 from training.mirror import Mirror
 from training.standing import memory_folder, standing_checkpoints
 from training.takedown import tombstones
 
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+"""Has glibc keep what a CPU rank frees. Else each step's gradients go back to the kernel, which zeroes them
+anew page by page: 3 to 7 % of the CPU time of 100 M parameters and 8,192 tokens (benchmarks/train.py)."""
 RESUMES = "run it again: it resumes from the last checkpoint"
 
 
@@ -67,6 +72,7 @@ def train(context: Context) -> dict[str, Artifact]:
         head = journal.open(context.fence, run_facts(context))
         job = make_job(context, journal)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
+        check_fp8(job.train, job.device)
         check_memory(job.train, job.parallel, data.dataset.manifest.policy.vocab_size, job.device)
         if head is None or head.step < data.feed.steps:
             check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))
@@ -75,7 +81,7 @@ def train(context: Context) -> dict[str, Artifact]:
                 Mirror(job.metrics, context.key, context.about.get("name", "bloomery"), context.log),
                 _forgetting(job),
             ):
-                follow(job, context.log, lock)
+                _to_the_end(context, journal, job, lock)
             head = journal.head()
     assert head is not None
     weights = journal.weights(head)
@@ -83,6 +89,18 @@ def train(context: Context) -> dict[str, Artifact]:
     index = Index.read(folder, weights.output.digest)
     history = canonical(read_history(folder, index).model_dump(mode="json"))
     return {"checkpoint": weights, "history": context.blob("history", history)}
+
+
+def _to_the_end(context: Context, journal: Journal, job: Job, lock: int) -> None:
+    """Follows the ranks, and starts them again each time that the run goes back."""
+    turn = 0
+    while True:
+        try:
+            follow(job, context.log, lock)
+            break
+        except TrainingRewoundError:
+            turn += 1
+            job = make_job(context, journal, turn)
 
 
 @contextlib.contextmanager
@@ -121,17 +139,22 @@ def run_facts(context: Context) -> dict[str, str]:
     return {**context.about, **sources}
 
 
-def make_job(context: Context, journal: Journal) -> Job:
-    """The job of this attempt; fetches its inputs, and lists the checkpoints that it may go on from."""
+def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
+    """The job of this attempt; fetches its inputs, and lists the checkpoints that it may go on from.
+
+    `turn` counts how often the attempt's ranks went back.
+    """
     parallel: ParallelConfig = context.execution.parallelism
     place = settings().home / "logs" / "train" / context.key[:16]
-    logs, scratch = place / Path(context.attempt).name, context.scratch / "ranks"
+    again = f"-{turn}" if turn else ""
+    logs, scratch = place / f"{Path(context.attempt).name}{again}", context.scratch / f"ranks{again}"
     for folder in (logs, scratch):
         folder.mkdir(parents=True, exist_ok=True)
     store, inputs = context.store, context.inputs
     memory, cache = memory_folder(store, context.key), settings().home / "cache" / "checkpoints"
     standing = standing_checkpoints(journal, memory, cache, context.fence)
-    step = standing[0].step if standing else 0
+    step, excluded = standing[0].step if standing else 0, journal.excluded()
+    _abandon(journal, standing, context.fence)
     shards, dataset = inputs["shards"], inputs["shards"].output.digest
     metrics = place / "metrics.jsonl"
     return Job(
@@ -144,14 +167,20 @@ def make_job(context: Context, journal: Journal) -> Job:
         s3_endpoint=store.endpoint if isinstance(store, S3Store) else None,
         run=context.key,
         fence=context.fence,
-        attempt=context.attempt,
+        began=journal.began(),
+        attempt=context.attempt + (f"/{turn}" if turn else ""),
+        excluded=excluded,
         shards=shards.local(scratch) if isinstance(store, LocalStore) else cache_folder(dataset),
         place=shards.place,
         dataset=dataset,
         mixture=inputs["mixture"].local(context.scratch / "inputs"),
         tables=settings().home / "cache" / "bins",
         tombstones=tombstones(store, dataset, step),
-        receipts=cut(metrics, step),
+        receipts={
+            number: receipt
+            for number, receipt in cut(metrics, step).items()
+            if not any(step <= gone < number for gone in excluded)
+        },
         tokenizer=inputs["tokenizer"].local(context.scratch / "inputs"),
         tokenizer_digest=inputs["tokenizer"].output.digest,
         standing=standing,
@@ -161,6 +190,17 @@ def make_job(context: Context, journal: Journal) -> Job:
         logs=logs,
         metrics=metrics,
     )
+
+
+def _abandon(journal: Journal, standing: tuple[Standing, ...], fence: int) -> None:
+    """Moves the head back behind the steps that are excluded by now."""
+    stored = [found.manifest for found in standing if found.manifest]
+    live = journal.live()
+    beyond = [checkpoint for checkpoint in live if checkpoint.digest not in stored]
+    why = [f"step {step} is excluded: {why}" for step, why in journal.excluded().items()]
+    if beyond and why:
+        kept = [checkpoint for checkpoint in live if checkpoint.digest in stored]
+        journal.rewind(kept[-1] if kept else None, fence, why[-1])
 
 
 def cache_folder(dataset: str) -> Path:
@@ -178,6 +218,7 @@ def follow(job: Job, log: Callable[[str], None], lock: int) -> None:
     path.write_text(job.model_dump_json())
     environment = {
         **os.environ,
+        **(ALLOCATOR if job.device == "cpu" else {}),
         "TORCH_EXTENSIONS_DIR": str(job.scratch / "extensions"),  # a killed compiler's lock stays in here
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
@@ -205,6 +246,8 @@ def follow(job: Job, log: Callable[[str], None], lock: int) -> None:
             raise
         finally:
             process.wait()
+    if process.returncode == REWOUND:
+        raise TrainingRewoundError("the run goes back", RESUMES)
     if process.returncode == STOPPED:
         raise TrainingStoppedError("training was stopped from outside", RESUMES)
     if process.returncode:

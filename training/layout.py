@@ -11,6 +11,7 @@ alone, and they hold no clock, host or attempt: an undisturbed run and a resumed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -25,6 +26,8 @@ from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 
 INDEX, HISTORY, STANDING = "index.json", "history.json", "standing.json"
+EXCLUDED = "excluded"
+"""Mark of a step that was passed over."""
 
 
 Facts = dict[str, dict[str, Any]]
@@ -78,15 +81,28 @@ class HeldOut(Config):
 class History(Config):
     """What a run has measured so far; nothing of it depends on a clock."""
 
-    loss: tuple[float, ...] = ()
-    """Mean nats a token of each step's batch, before the step."""
-    grad_norm: tuple[float, ...] = ()
-    """Global gradient norm of each step, before clipping."""
+    loss: tuple[float | None, ...] = ()
+    """Mean nats a token of each step's batch, before the step; None of one that was passed over."""
+    grad_norm: tuple[float | None, ...] = ()
+    """Global gradient norm of each step, before clipping; None of one that was passed over."""
     held_out: tuple[HeldOut, ...] = ()
     receipt: str = ""
     """Chained hash of all samples read."""
     marks: tuple[str, ...] = ()
-    """What each step added to it: 24 hexadecimal digits."""
+    """What each step added to it: 24 hexadecimal digits; EXCLUDED of one that was passed over."""
+
+    @property
+    def losses(self) -> list[float]:
+        """Of each step; nan of one that was passed over."""
+        return [math.nan if loss is None else loss for loss in self.loss]
+
+
+class Exclusion(Config):
+    """A step whose batch the run was not trained on."""
+
+    step: int
+    """From 0: as `bloomery trace` counts."""
+    why: str
 
 
 class Allowed(Config):
@@ -102,7 +118,7 @@ class Index(Config):
 
     version: int = 3
     step: int
-    """Optimizer steps done: also Adam's count, the schedule's position and the loader's."""
+    """Steps done, those passed over among them: the schedule's position and the loader's."""
     samples: int
     tokens: int
     """Targets of the steps done."""
@@ -111,6 +127,8 @@ class Index(Config):
     receipt: str
     overlay: Overlay
     """What the run reads around, and what was taken down."""
+    exclusions: tuple[Exclusion, ...] = ()
+    """Steps that were passed over."""
     config: dict[str, Any]
     """Identity-bearing fields of the run's TrainConfig."""
     dataset: str
@@ -134,6 +152,11 @@ class Index(Config):
     def digest(self) -> str:
         """Content digest of the whole folder."""
         return tree_digest({**self.files, INDEX: sha256(self.to_bytes())})
+
+    @property
+    def updates(self) -> int:
+        """Updates of the weights: Adam's count."""
+        return self.step - len(self.exclusions)
 
     @property
     def train(self) -> TrainConfig:
@@ -219,6 +242,12 @@ class Standing(Config):
     """Its key in the store; none of one that stands only in a node's memory."""
     manifest: str = ""
     """Digest of its manifest in the journal."""
+    excluded: tuple[int, ...] = ()
+    """Steps that it passed over."""
+
+    def trained_on(self, steps: Collection[int]) -> list[int]:
+        """Which of some steps it was trained on."""
+        return [step for step in steps if step < self.step and step not in self.excluded]
 
 
 def dataset_facts(dataset: str, tokenizer: str, vocab_size: int) -> dict[str, Any]:

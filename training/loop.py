@@ -2,11 +2,11 @@
 
     batch -> all-reduce of (damage?, targets, marks) -> damage: all ranks read around it, the batch again
           -> forward, backward of each micro-batch -> all-reduce of (loss, gradient norm, stop asked?, saved?)
-          -> finite? -> clipped, step -> held-out loss, snapshot where they are due
+          -> harmless? -> clipped, step -> held-out loss, snapshot where they are due
 
-Host-side values go over a gloo group of their own, so the loop is the same on CPU and GPU. A step whose loss
-or gradient is not finite ends the run on all ranks: nothing of it is saved. Each rank divides by the targets
-of the whole step, so the loss is the mean over them however rows are cut, and padding and takedowns weigh
+Host-side values go over a gloo group of their own, so the loop is the same on CPU and GPU. A step that would
+do harm is passed over on all ranks, or the run goes back (training/guards.py). Each rank divides by all
+targets of the step, so the loss is the mean over them however rows are cut, and padding and takedowns weigh
 nothing. All ranks of a replica read the same rows; one of them speaks for it in the sums.
 """
 
@@ -25,16 +25,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
+from bloomery.artifacts.journal import Journal
+from bloomery.artifacts.store import open_store
 from bloomery.config.base import identity
 from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
+from training.accounting import Clock, Meter
 from training.bits import Score, token_bytes
 from training.checkpoint import fill
+from training.console import Console
 from training.data import open_job
 from training.engine import Engine, Rows
 from training.fragments import create_state, graph, refresh
-from training.job import Job, PeerFailedError, TrainingError, TrainingStoppedError
-from training.layout import Allowed, Facts, HeldOut, History, code_facts, dataset_facts
+from training.guards import Guard, Verdict
+from training.job import (
+    Job,
+    PeerFailedError,
+    TrainingError,
+    TrainingRewoundError,
+    TrainingStoppedError,
+)
+from training.layout import EXCLUDED, Allowed, Exclusion, Facts, HeldOut, History, code_facts, dataset_facts
 from training.loader import (
     FIRST_RECEIPT,
     IGNORED,
@@ -47,15 +58,14 @@ from training.loader import (
     plan_steps,
     read_steps,
 )
-from training.metrics import MetricLog, step_line
+from training.metrics import MetricLog, kept_seconds
 from training.model import Decoder
 from training.parallel import learning_rate, start_engine
+from training.profiler import Profiler
 from training.resume import Chosen, choose, settle
 from training.saver import VOTES, Saver
 from training.size import Size
 
-QUIET = 2.0
-"""Seconds between step lines."""
 LOW = (1 << 32) - 1
 T = TypeVar("T")
 
@@ -78,108 +88,73 @@ def train(
 
     Raises:
         TrainingStoppedError: asked to stop; a checkpoint is saved.
-        TrainingError: a loss or gradient is not finite.
+        TrainingRewoundError: a loss is far above those before: the journal says what is excluded.
+        TrainingError: too many steps are not finite, or the run went back too often.
         CheckpointError: the run has checkpoints, and none is good.
         RefusedError: the checkpoint to resume from does not match the run.
     """
     torch.set_num_threads(job.parallel.threads)
     start_engine(job.device, f"file://{job.scratch / 'group'}")
     run = Run.start(job, rank, ranks)
-    saver = run.saver
-    if rank == 0:
-        say(
-            f"{run.parameters:,} parameters, {ranks} ranks on {job.device} ({job.parallel.mesh}), "
-            f"{'from step ' + str(run.step) if run.step else 'from the start'}"
-        )
-    console = Console(MetricLog(job.metrics), say) if rank == 0 else None
-    if console and run.refused:
-        console.refused(run)
+    saver, console = run.saver, _console(run, say) if rank == 0 else None
+    run.clock.begin()
+    if console:
+        console.begun(run)
+    try:
+        _steps(run, saver, console, stop)
+    finally:
+        if console:
+            console.ended(run)
+
+
+def _steps(run: Run, saver: Saver, console: Console | None, stop: Callable[[], bool]) -> None:
+    """Every step from here on, and what is due between them."""
+    job = run.job
+    profiler = Profiler.of(job, run.rank)
     if run.step == 0:
         _measure(run, console)
     while run.step < run.steps:
         began = time.monotonic()
-        stopped = run.advance(stop())
+        with profiler.step(run.step):
+            stopped = run.advance(stop())
         if console:
-            console.show(run, time.monotonic() - began)
+            console.step(run, time.monotonic() - began)
         last = run.step == run.steps
         if last or run.step % job.train.held_out_every == 0:
             _measure(run, console)
-        if last or stopped or run.step % job.parallel.checkpoint_every == 0:
-            run.snapshot(stored=True)
-        elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
-            run.snapshot(stored=False)
-        if last or stopped:
-            saver.close()
+        with run.clock.phase("checkpoint"):
+            if last or stopped or run.step % job.parallel.checkpoint_every == 0:
+                run.snapshot(stored=True)
+            elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
+                run.snapshot(stored=False)
+            if last or stopped:
+                saver.close()
         if console:
-            console.saved(run.step, saver)
+            console.saved(saver)
         if stopped and not last:
             raise TrainingStoppedError(f"stopped on request after step {run.step}; its checkpoint is saved")
     run.loader.close()
 
 
+def _console(run: Run, say: Callable[[str], None]) -> Console:
+    job, data = run.job, run.loader.data
+    meter = Meter.of(
+        job.train,
+        run.held_out_stream.vocab_size,
+        run.ranks,
+        torch.cuda.get_device_name() if job.device == "cuda" else "",
+        data.tokens(run.steps),
+        job.began,
+        kept_seconds(job.metrics),
+    )
+    return Console(MetricLog(job.metrics), say, meter)
+
+
 def _measure(run: Run, console: Console | None) -> None:
-    found = run.held_out()
+    with run.clock.phase("held_out"):
+        found = run.held_out()
     if found and console:
         console.measured(found)
-
-
-@dataclass
-class Console:
-    """What rank 0 logs and says."""
-
-    log: MetricLog
-    say: Callable[[str], None]
-    said: float = 0.0
-    blocked: float = 0.0
-    """Seconds waited for saves that are logged already."""
-
-    def refused(self, run: Run) -> None:
-        """Logs and says which checkpoints were passed over."""
-        self.log.write(run.step, {"checkpoints_refused": float(len(run.refused))})
-        for what in run.refused:
-            self.say(what)
-
-    def saved(self, step: int, saver: Saver) -> None:
-        """Logs what saving cost since the last look, and says what stands."""
-        waited, self.blocked = saver.blocked - self.blocked, saver.blocked
-        if waited:
-            self.log.write(step, {"checkpoint_seconds": waited})
-        for found in saver.done:
-            if found.stored:
-                self.say(f"checkpoint of step {found.step}: {found.digest}")
-        saver.done.clear()
-
-    def show(self, run: Run, seconds: float) -> None:
-        """Logs a step, and says it now and then."""
-        values = {
-            "loss": run.losses[-1],
-            "learning_rate": run.rate(run.step - 1),
-            "grad_norm": run.grad_norms[-1],
-            "tokens": float(run.tokens),
-            "tokens_per_second": run.read.targets / seconds,
-            "seconds": seconds,
-            "data_stall_seconds": run.read.stalled,
-        }
-        if run.read.damage:
-            values["tokens_lost"] = float(sum(found.stop - found.start for found in run.read.damage))
-            for found in run.read.damage:
-                self.say(
-                    f"tokens {found.start:,} .. {found.stop:,} of source {found.source} are damaged, "
-                    f"other samples are read instead from step {run.step} on: {found.what}"
-                )
-        self.log.write(run.step, values, run.receipt.now)
-        if time.monotonic() - self.said > QUIET or run.step == run.steps:
-            self.said = time.monotonic()
-            self.say(step_line(run.step, run.steps, values, seconds))
-
-    def measured(self, found: HeldOut) -> None:
-        """Logs and says a held-out loss."""
-        values = {"held_out_loss": found.loss, "held_out_bits_per_byte": found.bits_per_byte}
-        self.log.write(found.step, values)
-        self.say(
-            f"held-out after step {found.step}: loss {found.loss:.4f}, "
-            f"{found.bits_per_byte:.4f} bits per byte"
-        )
 
 
 class Read(NamedTuple):
@@ -188,8 +163,6 @@ class Read(NamedTuple):
     targets: int
     mark: str
     """What it adds to the receipt."""
-    stalled: float
-    """Seconds that a rank waited for its batch, the mean."""
     damage: list[Damage]
     """Met by any rank, and read around."""
 
@@ -203,6 +176,7 @@ class Run:
     ranks: int
     control: Any
     """Process group (gloo) of host-side values."""
+    clock: Clock
     engine: Engine
     loader: Loader
     steps: int
@@ -220,11 +194,17 @@ class Run:
     tokens: int = 0
     """Targets of the steps done."""
     receipt: Receipt = FIRST_RECEIPT
-    read: Read = Read(0, "", 0.0, [])  # noqa: RUF009  frozen
-    losses: list[float] = field(default_factory=list)
+    read: Read = Read(0, "", [])  # noqa: RUF009  frozen
+    verdict: Verdict = Verdict()  # noqa: RUF009  frozen
+    """On the last step."""
+    losses: list[float | None] = field(default_factory=list)
     marks: list[str] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
+    grad_norms: list[float | None] = field(default_factory=list)
     measured: list[HeldOut] = field(default_factory=list)
+    squares: dict[str, float] = field(default_factory=dict)
+    """Sum of squares of each weight's gradient in the last step, where it was gathered."""
+    exclusions: list[Exclusion] = field(default_factory=list)
+    """Steps that were passed over."""
 
     @classmethod
     def start(cls, job: Job, rank: int, ranks: int) -> Run:
@@ -248,6 +228,7 @@ class Run:
             rank=rank,
             ranks=ranks,
             control=control,
+            clock=Clock(),
             engine=engine,
             loader=Loader(data, replica.rank, replica.size, step),
             steps=data.feed.steps,
@@ -271,7 +252,7 @@ class Run:
         self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
         self.marks = list(history.marks)
-        self.measured = list(history.held_out)
+        self.measured, self.exclusions = list(history.held_out), list(index.exclusions)
         self.allowed, self.refused = (*index.allowed, *self.allowed), chosen.refused
         if self.refused:  # the launcher has made all ready for one that is newer
             receipts = together(self.control, lambda: settle(self.job, chosen) if self.rank == 0 else {})
@@ -289,7 +270,8 @@ class Run:
         [batch] = read_steps(data, plan_steps(data, last, 1, replica.rank, replica.size))
         damaged, *bits = self._sum(bool(batch.damage), *self._spoken(_bits(batch.mark)))
         buried = any(stone.since == self.step for stone in data.feed.overlay.tombstones)
-        again = chain(self.receipt._replace(now=self.receipt.before), last, _joined(bits))
+        mark = EXCLUDED if self.marks[last] == EXCLUDED else _joined(bits)
+        again = chain(self.receipt._replace(now=self.receipt.before), last, mark)
         if again.now != self.receipt.now and not damaged and not buried:
             raise diverged(
                 self.step, f"the checkpoint's run has receipt {self.receipt.now}, here it is {again.now}"
@@ -307,7 +289,8 @@ class Run:
 
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
-        return _summed(self.control, *values)
+        with self.clock.phase("communication"):
+            return _summed(self.control, *values)
 
     def _spoken(self, values: Sequence[float]) -> Sequence[float]:
         """Values that all ranks of a replica have, as one of them says them."""
@@ -321,16 +304,17 @@ class Run:
         """
         lost: list[Damage] = []
         while True:
-            batch = self.loader.read()
+            with self.clock.phase("data"):
+                batch = self.loader.read()
             targets, state = int((batch.targets != IGNORED).sum()), self._fingerprint(batch)
             shared = self._spoken([targets, *_bits(batch.mark)])
-            damaged, stalled, states, squares, all_targets, *bits = self._sum(
-                bool(batch.damage), batch.stalled, state, state**2, *shared
+            damaged, states, squares, all_targets, *bits = self._sum(
+                bool(batch.damage), state, state**2, *shared
             )
             if self.ranks * squares != states**2:
                 raise diverged(self.step + 1, "the ranks are not at one step of one run")
             if not damaged:
-                return batch, Read(int(all_targets), _joined(bits), stalled / self.ranks, lost)
+                return batch, Read(int(all_targets), _joined(bits), lost)
             met: list[Any] = [None] * self.ranks
             distributed.all_gather_object(met, batch.damage, group=self.control)
             fresh = list({damage.model_dump_json(): damage for part in met for damage in part}.values())
@@ -345,39 +329,115 @@ class Run:
         return zlib.crc32(state.encode()) >> 12
 
     def advance(self, stop: bool) -> bool:
-        """One optimizer step; returns whether any rank was asked to stop.
+        """One step, taken or passed over; returns whether any rank was asked to stop.
 
         Raises:
-            TrainingError: loss or gradient norm is not finite.
+            TrainingRewoundError: its loss is far above those before it.
+            TrainingError: too many steps are not finite, or the run went back too often.
         """
-        number, width = self.step + 1, self.job.parallel.micro_batch
         batch, read = self.next_batch()
-        receipt = chain(self.receipt, self.step, read.mark)
-        self._compare(number, receipt, read)
-        data = self.loader.data
+        if self.step in self.job.excluded:
+            self._pass_over(self.job.excluded[self.step], read)
+            [stops] = self._sum(float(stop))
+            return stops > 0
+        data, width = self.loader.data, self.job.parallel.micro_batch
         rows = data.feed.span(self.step)[1] * data.pieces.at(self.step)
         most = math.ceil(rows / self.engine.mesh.data.size)  # rows of a replica; all do as many micro-batches
         micro_batches = _micro_batches(batch.inputs, batch.positions, batch.targets, most, width)
-        nats = self.engine.forward_backward(micro_batches, read.targets)
-        squares = self.engine.square_sums()
+        with self.clock.phase("compute"):
+            nats = self.engine.forward_backward(micro_batches, read.targets)
+        with self.clock.phase("optimizer"):
+            squares = self.engine.square_sums()
         saver: Saver | None = vars(self).get("saver")
         votes = saver.votes() if saver else [0.0] * VOTES
         total, square, stops, *votes = self._sum(nats, sum(squares.values()), float(stop), *votes)
         if saver:
-            saver.learn(votes)
+            with self.clock.phase("checkpoint"):
+                saver.learn(votes)
         loss, norm = total / max(1, read.targets), math.sqrt(square)
-        for what, value in (("loss", loss), ("gradient norm", norm)):
-            if not math.isfinite(value):
-                self.engine.discard()
-                if saver:
-                    saver.wait()
-                raise non_finite(number, what, value)
-        self.engine.step(self.rate(self.step), norm)
-        self.step, self.tokens, self.receipt, self.read = number, self.tokens + read.targets, receipt, read
-        self.losses.append(loss)
-        self.marks.append(read.mark)
-        self.grad_norms.append(norm)
+        self.verdict = self.guard.judge(loss, norm)
+        if self.verdict.back:
+            self._go_back(self.verdict.why)
+        if not self.verdict.taken:
+            self.engine.discard()
+            self._pass_over(self.verdict.why, read)
+            self._give_up()
+            return stops > 0
+        with self.clock.phase("optimizer"):
+            self.engine.step(self.rate(self.step), norm)
+        self._measure_layers(squares)
+        self.guard.taken(loss)
+        self._done(read, read.mark, loss, norm)
         return stops > 0
+
+    def _measure_layers(self, squares: dict[str, float]) -> None:
+        """Gathers the squared gradients of all weights where that is due."""
+        self.squares = {}
+        if (self.step + 1) % self.job.parallel.layers_every == 0:
+            with self.clock.phase("communication"):
+                for found in _gathered(self.control, self.ranks, squares):
+                    for name, square in found.items():
+                        self.squares[name] = self.squares.get(name, 0.0) + square
+
+    def _done(self, read: Read, mark: str, loss: float | None, norm: float | None) -> None:
+        """Notes a step."""
+        receipt = chain(self.receipt, self.step, mark)
+        self._compare(self.step + 1, receipt, read)
+        self.step, self.receipt, self.read = self.step + 1, receipt, read
+        self.tokens += read.targets if loss is not None else 0
+        self.losses.append(loss)
+        self.marks.append(mark)
+        self.grad_norms.append(norm)
+
+    def _pass_over(self, why: str, read: Read) -> None:
+        """Notes a step whose batch is not trained on."""
+        self.verdict = Verdict(why, taken=False)
+        self.exclusions.append(Exclusion(step=self.step, why=why))
+        self.guard.passed_over()
+        self._done(read, EXCLUDED, None, None)
+
+    def _give_up(self) -> None:
+        """Ends the run where too many steps in a row were passed over.
+
+        Raises:
+            TrainingError: it is so.
+        """
+        if self.guard.skipped > self.guard.config.skips:
+            self._wait_for_saves()
+            raise TrainingError(
+                f"step {self.step}: {self.verdict.why}; {self.guard.skipped} steps in a row were passed over",
+                "lower train.learning_rate, raise train.warmup_steps, or look at the data of those steps: "
+                "`bloomery trace`",
+            )
+
+    def _go_back(self, why: str) -> None:
+        """Has the journal exclude this step and those before it.
+
+        Raises:
+            TrainingRewoundError: always, or
+            TrainingError: once too often.
+        """
+        guards, journal = (
+            self.job.train.guards,
+            Journal(open_store(self.job.store, self.job.s3_endpoint), self.job.run),
+        )
+        self.engine.discard()
+        self._wait_for_saves()
+        first = max(0, self.step - guards.rewind_steps)
+        steps = [step for step in range(first, self.step + 1) if step not in self.job.excluded]
+        often = together(self.control, journal.rewinds)
+        if often >= guards.rewinds:
+            raise TrainingError(
+                f"step {self.step + 1}: {why}; the run went back {often} times",
+                "look at the data of the excluded steps: `bloomery trace`; or set train.guards.spike: skip",
+            )
+        excluded = dict.fromkeys(steps, f"step {self.step + 1}: {why}")
+        together(self.control, lambda: journal.exclude(excluded, self.job.fence) if self.rank == 0 else None)
+        raise TrainingRewoundError(f"step {self.step + 1}: {why}; the run goes back before step {first + 1}")
+
+    def _wait_for_saves(self) -> None:
+        if saver := vars(self).get("saver"):
+            saver.wait()
 
     def _compare(self, number: int, receipt: Receipt, read: Read) -> None:
         """Compares with what an attempt before this one read in the step, unless there was damage since.
@@ -414,6 +474,11 @@ class Run:
         return measured
 
     @cached_property
+    def guard(self) -> Guard:
+        """Judges the steps from here on."""
+        return Guard(self.job.train.guards, self.losses)
+
+    @cached_property
     def saver(self) -> Saver:
         """What saves; all ranks ask for it first at the same step."""
         return Saver.start(self.job, self.engine, self.rank, self.ranks, self.control)
@@ -427,6 +492,7 @@ class Run:
             "before": self.receipt.before,
             "receipt": self.receipt.now,
             "overlay": self.loader.data.feed.overlay.model_dump(mode="json"),
+            "exclusions": [exclusion.model_dump() for exclusion in self.exclusions],
             "config": identity(self.job.train),
             "dataset": self.job.dataset,
             "tokenizer": self.job.tokenizer_digest,
@@ -528,12 +594,4 @@ def diverged(step: int, what: str) -> TrainingError:
     return TrainingError(
         f"step {step}: {what}; all ranks stopped, nothing of the step is saved",
         "`bloomery verify-run` says which checkpoint is right; resume from it, with its code and data",
-    )
-
-
-def non_finite(step: int, what: str, value: float) -> TrainingError:
-    """The error of a step that must not be taken."""
-    return TrainingError(
-        f"step {step}: {what} is {value}; all ranks stopped, nothing of the step is saved",
-        "lower train.learning_rate, raise train.warmup_steps, or look at the data of that step",
     )

@@ -11,7 +11,16 @@ from pathlib import Path
 from types import FrameType
 
 from bloomery.errors import BloomeryError
-from training.job import REFUSED, STOPPED, Failure, Job, TrainingStoppedError, die_with_parent
+from training.job import (
+    REFUSED,
+    REWOUND,
+    STOPPED,
+    Failure,
+    Job,
+    TrainingRewoundError,
+    TrainingStoppedError,
+    die_with_parent,
+)
 
 
 def main() -> int:
@@ -44,6 +53,10 @@ def main() -> int:
         if rank == 0:
             say(str(stopped))
         return STOPPED
+    except TrainingRewoundError as rewound:
+        if rank == 0:
+            say(str(rewound))
+        return REWOUND
     except Exception as error:
         traceback.print_exc()
         code = REFUSED if isinstance(error, BloomeryError) and not error.retry else 1

@@ -52,11 +52,18 @@ def _parsed(line: str) -> dict[str, Any] | None:
         return None
 
 
-def step_line(step: int, steps: int, values: Values, seconds_a_step: float) -> str:
+def kept_seconds(path: Path) -> float:
+    """Seconds of the steps that the log holds: those that stayed."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return sum((_parsed(line) or {}).get("seconds", 0.0) for line in lines)
+
+
+def step_line(step: int, steps: int, values: Values) -> str:
     """The line of a step that a person reads."""
-    left = int((steps - step) * seconds_a_step)
+    left = int((steps - step) * values["seconds"])
+    worth = f"MFU {values['mfu']:.1%}  " if "mfu" in values else ""
     return (
         f"step {step}/{steps}  loss {values['loss']:.4f}  lr {values['learning_rate']:.2e}  "
-        f"grad {values['grad_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s  "
+        f"grad {values['grad_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s  {worth}"
         f"left {left // 60}m{left % 60:02d}s"
     )

@@ -28,7 +28,7 @@ from bloomery.shards.lookup import Located, Origin, locate, origin_of
 from bloomery.shards.overlay import Damage
 from bloomery.shards.reader import Fetch, InPlace
 from training.data import Data, open_data, read_plan
-from training.layout import HISTORY, INDEX, History, Index
+from training.layout import EXCLUDED, HISTORY, INDEX, History, Index
 from training.loader import FIRST_RECEIPT, chain, plan_steps, read_steps
 
 TOGETHER = 64
@@ -90,7 +90,7 @@ class Exposure(NamedTuple):
     sample: int
     """Of the run."""
     done: bool
-    """Whether the step is done; else it is to come."""
+    """Whether the run was trained on it; else it is to come, or was passed over."""
 
 
 def find_run(store: Store, what: str) -> str:
@@ -192,7 +192,10 @@ def trace_document(run: TrainedRun, document: str) -> tuple[Located, list[Exposu
     gone = [stone.since for stone in feed.overlay.tombstones if stone.document == document]
     steps = [(feed.batch.step(sample), sample) for sample in samples.tolist()]
     kept = [(step, sample) for step, sample in steps if not gone or step < min(gone)]
-    return found, [Exposure(step, sample, step < run.index.step) for step, sample in kept]
+    excluded = {exclusion.step for exclusion in run.index.exclusions}
+    return found, [
+        Exposure(step, sample, step < run.index.step and step not in excluded) for step, sample in kept
+    ]
 
 
 class Replayed(NamedTuple):
@@ -224,5 +227,5 @@ def replay(run: TrainedRun) -> Iterator[Replayed]:
         plan = plan_steps(run.data, first, min(TOGETHER, run.index.step - first), 0, 1)
         for number in range(len(plan.shares)):
             [batch] = read_steps(run.data, plan.part(number, number + 1))
-            right = str(batch.mark) == run.history.marks[batch.step]
+            right = run.history.marks[batch.step] in (str(batch.mark), EXCLUDED)
             yield Replayed(batch.step, right, batch.damage)

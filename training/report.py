@@ -37,7 +37,7 @@ def loss_curve(history: History) -> bytes:
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.plot(range(1, len(history.loss) + 1), history.loss, linewidth=1.2, label="training")
+    axes.plot(range(1, len(history.loss) + 1), history.losses, linewidth=1.2, label="training")
     if history.held_out:
         steps, losses = zip(*((h.step, h.loss) for h in history.held_out), strict=True)
         axes.plot(steps, losses, "o-", linewidth=1.2, markersize=4, label="held out")

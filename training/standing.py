@@ -4,7 +4,8 @@
     + snapshots in this node's memory -> the newest first
 
 A snapshot in memory counts if the journal knows it, or if it is newer than the head and no later attempt has
-published since: another timeline is never mixed in.
+published since: another timeline is never mixed in. One that was trained on steps that are excluded by now
+does not count.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def standing_checkpoints(journal: Journal, memory: Path, cache: Path, fence: int
         elif newer and found.fence < fence:
             kept.append(found.model_copy(update={"place": ""}))
     # The sort is stable: of equal steps a snapshot in memory is the first, and the newest of them.
-    return tuple(sorted([*sorted(kept, key=lambda f: -f.fence), *stored], key=lambda found: -found.step))
+    best = sorted([*sorted(kept, key=lambda f: -f.fence), *stored], key=lambda found: -found.step)
+    excluded = journal.excluded()
+    return tuple(found for found in best if not found.trained_on(excluded))
 
 
 def _stored(journal: Journal, cache: Path) -> Iterator[Standing]:
@@ -65,6 +68,7 @@ def _stored(journal: Journal, cache: Path) -> Iterator[Standing]:
             folder=root / action.places["weights"],
             place=action.places["weights"],
             manifest=checkpoint.digest,
+            excluded=tuple(checkpoint.excluded),
         )
 
 

@@ -148,9 +148,16 @@ def commit(
         (slot / name).write_bytes(data)
         if place:
             write(job, store, slot / name, f"{place}/{name}")
-    found = Standing(step=index.step, digest=index.digest, fence=job.fence, place=place)
+    excluded = [exclusion.step for exclusion in index.exclusions]
+    found = Standing(
+        step=index.step, digest=index.digest, fence=job.fence, place=place, excluded=tuple(excluded)
+    )
     if place:
-        facts = {"step": index.step, **({} if score is None else {"held_out": score})}
+        facts = {
+            "step": index.step,
+            **({} if score is None else {"held_out": score}),
+            **({"excluded": excluded} if excluded else {}),
+        }
         weights = Artifact(Output(digest=index.digest, tokens=index.tokens, facts=facts), place, store)
         parallel = job.parallel
         keep = Retention(parallel.keep_last, parallel.keep_every, parallel.keep_best)

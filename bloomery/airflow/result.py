@@ -78,7 +78,7 @@ def _training(trained: Manifest, console: Console) -> None:
     if not picture.exists():
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.write_bytes(loss_curve(history))
-    line = f"{history.loss[0]:.3f} {sparkline(history.loss)} {history.loss[-1]:.3f}"
+    line = f"{history.losses[0]:.3f} {sparkline(history.losses)} {history.losses[-1]:.3f}"
     console.print(f"\n[bold]Loss[/]     {line}   {picture}")
 
 

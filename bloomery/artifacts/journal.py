@@ -57,6 +57,11 @@ class Checkpoint:
         return int(self.manifest.spec.config["fence"])
 
     @property
+    def excluded(self) -> list[int]:
+        """Steps that it passed over."""
+        return list(self.manifest.outputs["weights"].facts.get("excluded", ()))
+
+    @property
     def score(self) -> float | None:
         """Held-out loss at its step; None if it was not measured there."""
         return self.manifest.outputs["weights"].facts.get("held_out")
@@ -108,6 +113,7 @@ class Journal:
                 "digest": "",
                 "step": 0,
                 "live": [],
+                "began": time.time(),
                 **(ref.value if ref else {}),
                 **(about or {}),
                 "fence": fence,
@@ -139,18 +145,45 @@ class Journal:
         self._move(ref, fence, digest=made.digest, step=step, live=[checkpoint.digest for checkpoint in live])
         return Checkpoint(made.manifest)
 
-    def rewind(self, to: Checkpoint, fence: int, why: str) -> None:
-        """Moves the head back; what lay beyond is abandoned, and never resumed from or evaluated again.
+    def rewind(self, to: Checkpoint | None, fence: int, why: str) -> None:
+        """Moves the head back, None to the start; what lay beyond is abandoned, and never resumed from or
+        evaluated again.
 
         Raises:
             FencedError: a later attempt holds the run.
         """
         ref = self._held(fence)
         live = ref.value["live"]
-        stays = live[: live.index(to.digest) + 1]
+        stays = live[: live.index(to.digest) + 1] if to else []
         beyond = [{"digest": digest, "why": why} for digest in live[len(stays) :]]
         abandoned = [*ref.value.get("abandoned", []), *beyond]
-        self._move(ref, fence, digest=to.digest, step=to.step, live=stays, abandoned=abandoned)
+        head = {"digest": to.digest, "step": to.step} if to else {"digest": "", "step": 0}
+        self._move(ref, fence, **head, live=stays, abandoned=abandoned)
+
+    def exclude(self, steps: Mapping[int, str], fence: int) -> None:
+        """Records that the run goes back, and passes over the batches of steps, each with its reason.
+
+        Raises:
+            FencedError: a later attempt holds the run.
+        """
+        ref = self._held(fence)
+        known = {str(step): why for step, why in steps.items()} | ref.value.get("excluded", {})
+        self._move(ref, fence, excluded=known, rewinds=ref.value.get("rewinds", 0) + 1)
+
+    def excluded(self) -> dict[int, str]:
+        """Steps whose batches are passed over, each with its reason."""
+        ref = self._ref()
+        return {int(step): why for step, why in (ref.value.get("excluded", {}) if ref else {}).items()}
+
+    def began(self) -> float:
+        """When the run was first opened, Unix time."""
+        ref = self._ref()
+        return ref.value["began"] if ref else time.time()
+
+    def rewinds(self) -> int:
+        """How often the run went back."""
+        ref = self._ref()
+        return ref.value.get("rewinds", 0) if ref else 0
 
     def _held(self, fence: int) -> Ref:
         ref = self._ref()

@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import field_validator
+
 from bloomery.config.base import Config, execution
 from bloomery.config.training import TrainConfig
 
@@ -50,6 +52,10 @@ class ParallelConfig(Config):
         None, ge=1, description="checkpoints of multiples of so many steps stay live, too"
     )
     keep_best: int = execution(0, ge=0, description="checkpoints of the least held-out loss stay live, too")
+    layers_every: int = execution(50, ge=1, description="steps between gradient norms of each layer")
+    profile: tuple[int, int] | None = execution(
+        None, description="first and last step that rank 0 leaves a trace of, beside its logs"
+    )
     allow: tuple[Literal["code", "config", "dataset", "graph"], ...] = execution(
         (), description="what may differ from the checkpoint to resume from; recorded in those that follow"
     )
@@ -58,6 +64,13 @@ class ParallelConfig(Config):
         ge=1 << 20,
         description="most bytes of shards that a node keeps of a dataset in an object store",
     )
+
+    @field_validator("profile")
+    @classmethod
+    def _in_order(cls, span: tuple[int, int] | None) -> tuple[int, int] | None:
+        if span and not 1 <= span[0] <= span[1]:
+            raise ValueError(f"{list(span)}: a first step of at least 1, and a last one not before it")
+        return span
 
     @property
     def data(self) -> int:
@@ -74,7 +87,7 @@ class ParallelConfig(Config):
 
 def refusals(train: TrainConfig, parallel: ParallelConfig) -> list[str]:
     """Why a mesh cannot train a model, or is not proven to; empty if it can."""
-    return [*_layout(train, parallel), *_sizes(train, parallel)]
+    return [*_layout(train, parallel), *_sizes(train, parallel), *_products(train, parallel)]
 
 
 def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
@@ -91,8 +104,8 @@ def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield "pipeline with zero_stage 0 clips by a norm that leaves stages out"
     if pipeline > 1 and zero > 1:
         yield f"pipeline with zero_stage {zero}: a stage cannot give gradients or weights away"
-    if zero == 0 and train.dtype == "bf16":
-        yield "zero_stage 0 in bf16 keeps no fp32 masters"
+    if zero == 0 and train.dtype != "fp32":
+        yield f"zero_stage 0 in {train.dtype} keeps no fp32 masters"
     if zero == 0 and parallel.offload_optimizer:
         yield "offload_optimizer with zero_stage 0: there is nothing to offload"
     if sequence > 1 and (tensor > 1 or pipeline > 1):
@@ -101,6 +114,8 @@ def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield "expert together with tensor, pipeline or sequence is not proven"
     if expert > 1 and zero not in (1, 2):
         yield f"expert with zero_stage {zero} is not proven"
+    if train.optimizer == "muon" and (tensor > 1 or zero == 3 or parallel.offload_optimizer):
+        yield "train.optimizer muon needs whole matrices: without tensor, zero_stage 3 and offload_optimizer"
     if tensor > 1 and train.model.moe:
         yield "tensor with experts (train.model.moe) is not proven"
 
@@ -124,6 +139,23 @@ def _sizes(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield f"train.model.moe.experts {moe.experts} is not a multiple of expert {parallel.expert}"
     if parallel.data % parallel.expert:
         yield f"data {parallel.data} is not a multiple of expert {parallel.expert}"
+
+
+def _products(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
+    """Sizes that fp8 products must have multiples of 16 of."""
+    model, tensor = train.model, parallel.tensor
+    sizes = {
+        "train.model.width": model.width,
+        f"train.model.ffn_width / tensor {tensor}": model.ffn_width / tensor,
+        f"train.model's heads x head width / tensor {tensor}": model.heads * model.head / tensor,
+        f"train.model's kv_heads x head width / tensor {tensor}": model.kv_heads * model.head / tensor,
+    }
+    for length in (train.sequence_length, *(ramp.value for ramp in train.schedule.length)):
+        sizes[f"a micro-batch of {length} tokens"] = parallel.micro_batch * length / parallel.sequence
+    if train.dtype == "fp8":
+        yield from (
+            f"{name} is {size:g}: fp8 needs a multiple of 16" for name, size in sizes.items() if size % 16
+        )
 
 
 def nearest(train: TrainConfig, parallel: ParallelConfig) -> ParallelConfig | None:

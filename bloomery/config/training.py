@@ -58,6 +58,27 @@ class ScheduleConfig(Config):
         return self
 
 
+class GuardsConfig(Config):
+    """What is done about a step that would harm the model."""
+
+    skips: int = Field(
+        5,
+        ge=0,
+        description="most steps in a row that are passed over for a loss or gradient that is not finite",
+    )
+    spike: Literal["log", "skip", "rewind"] = Field(
+        "log",
+        description="a loss far above those before: log it, pass over its batch, or go back and pass over "
+        "the batches before it, too",
+    )
+    sigmas: float = Field(6.0, gt=0, description="standard deviations above the mean that make a spike")
+    window: int = Field(128, ge=8, description="losses that mean and deviation are taken of")
+    rewind_steps: int = Field(
+        8, ge=0, description="rewind: batches before the spike that are passed over with it"
+    )
+    rewinds: int = Field(4, ge=0, description="most times that a run goes back before it ends")
+
+
 class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
@@ -75,15 +96,29 @@ class TrainConfig(Config):
         "cosine", description="how it falls after warm-up; wsd stays, then falls linearly"
     )
     decay_share: float = Field(0.1, gt=0, le=1, description="wsd: share of the run in which it falls")
-    weight_decay: float = Field(0.1, ge=0, description="AdamW weight decay of matrices")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: of the matrices in layers (arXiv:2502.16982); of the rest AdamW"
+    )
+    weight_decay: float = Field(0.1, ge=0, description="weight decay of matrices, times the learning rate")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    muon_momentum: float = Field(0.95, ge=0, lt=1, description="momentum of Muon (Nesterov)")
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="decay of an average of the weights, kept beside them; none: no average"
+    )
     clip: float = Field(1.0, gt=0, description="greatest global gradient norm")
     z_loss: float = Field(
         0.0,
         ge=0,
         description="weight of the squared log of the softmax's normaliser (arXiv:2204.02311: 1e-4)",
     )
-    dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
+    guards: GuardsConfig = Field(GuardsConfig(), description="what is done about a step that would do harm")
+    dtype: Literal["fp32", "bf16", "fp8"] = Field(
+        "fp32",
+        description="compute dtype; masters are fp32. fp8: the layers' products, the rest bf16; needs Hopper",
+    )
+    deterministic: bool = Field(
+        False, description="only kernels that give the same bits each time, slower on a GPU"
+    )
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
     held_out_every: int = Field(50, ge=1, description="steps between held-out losses")
     held_out_sequences: int = Field(32, ge=1, description="sequences of a held-out loss while training")
@@ -92,6 +127,8 @@ class TrainConfig(Config):
     def _fits(self) -> Self:
         if self.steps is not None and self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
+        if self.optimizer == "muon" and self.model.scaling == "mup":
+            raise ValueError("model.scaling mup has learning rates for AdamW, not for optimizer muon")
         for entry in self.schedule.length:
             if self.sequence_length % entry.value:
                 raise ValueError(

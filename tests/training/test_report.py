@@ -47,6 +47,12 @@ def test_a_resume_cuts_the_log_back(tmp_path):
 
 
 def test_step_line():
-    values = {"loss": 5.25, "learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 12345.6}
-    line = step_line(40, 200, values, 0.5)
+    values = {
+        "loss": 5.25,
+        "learning_rate": 1e-3,
+        "grad_norm": 0.5,
+        "tokens_per_second": 12345.6,
+        "seconds": 0.5,
+    }
+    line = step_line(40, 200, values)
     assert line == "step 40/200  loss 5.2500  lr 1.00e-03  grad 0.50  12,346 tokens/s  left 1m20s"
