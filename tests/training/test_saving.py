@@ -16,9 +16,10 @@ from bloomery.config.model import ModelConfig
 from tests.training.ranks import forked
 from tests.training.test_ranks import history, reader
 from tests.training.world import SPREAD, TINY
+from training import engine as engine_module
 from training.job import PeerFailedError
 from training.layout import CheckpointError
-from training.loop import Run, train
+from training.loop import Run, _gathered, train
 from training.parallel import start_engine
 from training.resume import choose
 from training.saver import Saver
@@ -196,6 +197,50 @@ def test_no_kill_in_mid_save_leaves_a_half_checkpoint(ranks):
         job = ranks.job(LARGE, OFTEN, memory="memory", resume=ranks.journal.head())
         forked(2, job.logs, die, killed=victims)
         assert whole(ranks, "memory")[0] >= stood[0]
+
+
+def test_an_error_of_one_rank_while_it_loads_ends_all(ranks):
+    """None waits in a collective for a rank that has given up."""
+    ranks.train(ranks.job(), stop_at=2)
+    job = ranks.job(resume=ranks.at(2))
+
+    def body(rank):
+        start_engine("cpu")
+        run = Run.start(job.model_copy(update={"standing": ()}), rank, 2)
+        chosen = choose(job, rank, 2, lambda wrong: _gathered(run.control, 2, wrong))
+        if rank == 0:
+            lose(chosen.reader.folder / "rank00001.safetensors")
+        run._sum(0.0)
+        run.resume(chosen)
+
+    ended = forked(2, job.logs, body)
+    assert [failure.kind for failure in ended] == ["PeerFailedError", "FileNotFoundError"]
+
+
+def test_a_mapping_that_is_not_the_engines_is_noticed_before_anything_is_saved(ranks):
+    """`round_robin_gradients` permutes it in silence: training is right, what is read is not."""
+    parallel = SPREAD.model_copy(update={"zero_stage": 2})
+    job = ranks.job(parallel=parallel)
+
+    def body(rank):
+        start_engine("cpu")
+        whole = engine_module.deepspeed_config
+
+        def robin(*about):
+            config = whole(*about)
+            config["zero_optimization"]["round_robin_gradients"] = True
+            return config
+
+        pytest.MonkeyPatch().setattr(engine_module, "deepspeed_config", robin)
+        run = Run.start(job, rank, 2)
+        run.advance(stop=False)
+        run.snapshot(stored=True)
+        run.saver.wait()
+
+    ended = forked(2, job.logs, body)
+    assert "CheckpointError" in {failure.kind for failure in ended}
+    assert any("the model's copy differs from its master" in failure.what for failure in ended)
+    assert ranks.journal.head() is None
 
 
 # Tiers
