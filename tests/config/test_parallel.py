@@ -86,5 +86,5 @@ train: {{held_out_every: 30}}
 execution: {{parallelism: {{keep_best: 2, checkpoint_every: {every}}}}}
 """
     parse(text.format(every=60))
-    with pytest.raises(ConfigError, match=r"checkpoint_every 50 is not a multiple of train\.held_out_every 30"):
+    with pytest.raises(ConfigError, match="checkpoint_every 50 is not a multiple of"):
         parse(text.format(every=50))
