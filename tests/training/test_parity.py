@@ -16,9 +16,11 @@ from tests.training.test_ranks import one_process
 from tests.training.world import TINY
 from training import engine as engine_module
 from training.engine import Engine
-from training.loop import Run
+from training.loader import Loader
+from training.loop import Run, _gathered
 from training.mesh import Mesh
 from training.parallel import start_engine
+from training.resume import choose
 
 DENSE = TINY.model_copy(
     update={"model": ModelConfig(layers=2, width=40, heads=4, kv_heads=4, ffn_width=51, qk_norm=True)}
@@ -124,7 +126,10 @@ def prove(ranks, train, mesh, spoil=lambda patch: None):
         spoil(pytest.MonkeyPatch())
         run = Run.start(job, rank, parallel.ranks)
         held_out = [run.held_out().nats]
-        for _ in range(20):
+        for step in range(20):
+            if step == 14:
+                run.snapshot(stored=True)
+                run.saver.wait()
             run.advance(stop=False)
         held_out.append(run.held_out().nats)
         about = {
@@ -134,6 +139,10 @@ def prove(ranks, train, mesh, spoil=lambda patch: None):
             "held_out": held_out,
             "weights": hashes(run),
         }
+        take_back(run, ranks)
+        while run.step < 20:
+            run.advance(stop=False)
+        assert (run.losses, hashes(run)) == (about["losses"], about["weights"]), "it resumes as another run"
         (job.logs / f"{rank}.json").write_text(json.dumps(about))
 
     assert forked(parallel.ranks, job.logs, body) == [None] * parallel.ranks
@@ -154,6 +163,16 @@ def prove(ranks, train, mesh, spoil=lambda patch: None):
     assert found[0]["losses"][-1] < found[0]["losses"][0] - 0.4
     assert found[0]["held_out"][1] < found[0]["held_out"][0]
     return float(np.abs(np.array(found[0]["losses"]) - losses).max())
+
+
+def take_back(run, ranks):
+    """Has a running engine go on from the checkpoint that it saved."""
+    job = run.job.model_copy(update={"standing": tuple(ranks.standing())})
+    chosen = choose(job, run.rank, run.ranks, lambda wrong: _gathered(run.control, run.ranks, wrong))
+    run.loader.close()
+    replica, data = run.engine.mesh.data, run.loader.data
+    run.loader = Loader(data, replica.rank, replica.size, chosen.standing.step)
+    run.resume(chosen)
 
 
 def hashes(run):
