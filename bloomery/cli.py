@@ -199,6 +199,42 @@ def model(preset: Annotated[str, typer.Argument(help="a preset's name; all if no
     console.print(table, width=max(console.width, 150))
 
 
+@app.command("import", **example("bloomery import models/llama"))
+def import_(
+    folder: Annotated[
+        Path, typer.Argument(help="folder of a model: config.json, *.safetensors, tokenizer.json")
+    ],
+) -> None:
+    """Take a model of the hub's layout into the store, to go on training it; prints the config for it."""
+    import yaml
+
+    from bloomery.config.model import ModelConfig
+    from training.imports import import_model
+
+    made = import_model(_store(), folder)
+    console.print(f"{made.parameters:,} parameters in {made.manifest}\n")
+    shape = made.model.model_dump(exclude_none=True)
+    fresh = ModelConfig().model_dump()
+    shape = {name: value for name, value in shape.items() if value != fresh.get(name)}
+    config = {"train": {"init_from": {"checkpoint": made.manifest}, "model": shape}}
+    if made.tokenizer:
+        config = {"corpus": {"tokenizer": {"pinned": made.tokenizer}}, **config}
+    print(yaml.safe_dump(config, sort_keys=False))
+
+
+@app.command(**example("bloomery checkpoints demo"))
+def checkpoints(run: Run) -> None:
+    """List a run's checkpoints: what `train.init_from.checkpoint` names, oldest first."""
+    from bloomery.artifacts.journal import Journal
+    from training.provenance import find_run
+
+    table = Table("step", "held-out loss", "manifest", box=None, pad_edge=False)
+    for found in Journal(_store(), find_run(_store(), run)).live():
+        score = "" if found.score is None else f"{found.score:.4f}"
+        table.add_row(f"{found.step:,}", score, found.digest)
+    console.print(table)
+
+
 # --- artifacts ----------------------------------------------------------------------------------
 
 

@@ -58,6 +58,19 @@ class ScheduleConfig(Config):
         return self
 
 
+class InitConfig(Config):
+    """What a run begins with, in place of fresh weights."""
+
+    checkpoint: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="manifest of a checkpoint of another run, or of an import (`bloomery import`)",
+    )
+    optimizer: bool = Field(False, description="with its optimizer state")
+    loader: bool = Field(
+        False, description="at its step, of the same data: a fork of its run; else at step 0"
+    )
+
+
 class GuardsConfig(Config):
     """What is done about a step that would harm the model."""
 
@@ -83,6 +96,7 @@ class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
     model: ModelConfig = Field(ModelConfig(), description="model: its shape, or the name of a preset")
+    init_from: InitConfig | None = Field(None, description="what the run begins with; none: fresh weights")
     sequence_length: int = Field(256, ge=8, description="tokens a sequence")
     global_batch: int = Field(8, ge=1, description="sequences a step over all ranks")
     steps: int | None = Field(
