@@ -22,9 +22,10 @@ from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.refs import list_refs
 from bloomery.artifacts.run import artifact
 from bloomery.artifacts.stage import Context
-from bloomery.artifacts.store import LocalStore, Store, StoreError
+from bloomery.artifacts.store import LocalStore, Store
 from bloomery.config.base import identity
 from bloomery.config.training import InitConfig, TrainConfig
+from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 from training.data import Data, open_data, open_job, read_plan
 from training.job import Job
@@ -52,12 +53,16 @@ def open_other(store: Store, digest: str) -> Other:
     try:
         weights = artifact(store, digest, "weights")
         index = Index.model_validate_json(store.read(f"{weights.place}/{INDEX}"))
-    except (StoreError, KeyError, ValueError, OSError) as error:
+    except (BloomeryError, KeyError, ValueError, OSError) as error:
         raise RefusedError(
-            f"train.init_from.checkpoint: {digest} is no checkpoint: {error}",
+            f"train.init_from.checkpoint: {digest} is no checkpoint: {_first_line(error)}",
             "name the manifest of one: `bloomery checkpoints RUN` lists them, `bloomery import` prints its",
         ) from error
     return Other(weights, index)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0]
 
 
 def initial(store: Store, init: InitConfig, cache: Path) -> Standing:
