@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bloomery.config.parallel import ParallelConfig
 from bloomery.config.training import TrainConfig
 from training import gradients
+from training.fp8 import use_fp8
 from training.mesh import Mesh
 from training.model import Decoder
 from training.moe import MixtureOfExperts
@@ -62,7 +63,7 @@ class Engine:
 
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
         if parallel.zero_stage == 3:  # no rank ever has the model whole
-            dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
+            dtype = torch.float32 if train.dtype == "fp32" else torch.bfloat16
             with deepspeed.zero.Init(
                 data_parallel_group=mesh.replicas, dtype=dtype, mem_efficient_linear=False
             ):
@@ -71,6 +72,8 @@ class Engine:
         else:
             model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
             model.initialise(train.seed)
+        if train.dtype == "fp8":
+            use_fp8(model.layers)
         if parallel.compile:
             for layer in model.layers.values():
                 layer.compile()

@@ -19,6 +19,10 @@ SPARE = 0.9
 """Share of a device's memory that a run may take: the rest is the allocator's and the collectives'."""
 
 
+FP8 = 9.0
+"""Compute capability from which a GPU multiplies in fp8."""
+
+
 class Need(NamedTuple):
     """Bytes of the rank that needs most."""
 
@@ -51,7 +55,7 @@ def need(train: TrainConfig, parallel: ParallelConfig, vocab_size: int) -> Need:
         experts = 3.0 * model.width * model.moe.ffn_width * model.moe.experts * sparse
     own = (size.total - size.embedding - experts) / spread + experts / spread / parallel.expert
     own += table if parallel.pipeline > 1 else size.embedding / parallel.tensor
-    low = 2 if train.dtype == "bf16" else 4
+    low = 4 if train.dtype == "fp32" else 2
     zero, shares = parallel.zero_stage, parallel.data * parallel.sequence
     masters = 12 if zero else 8  # ZeRO keeps masters beside the weights in fp32, too
     accumulated = 4 + (low if low == 2 and zero == 1 else 0)
@@ -131,12 +135,31 @@ def _changes(one: ParallelConfig, other: ParallelConfig) -> str:
     return ", ".join(f"{name}: {value}" for name, value in _differ(one, other).items())
 
 
+def check_fp8(train: TrainConfig, device: str) -> None:
+    """Refuses fp8 where no GPU multiplies in it.
+
+    Raises:
+        TrainingError: what it needs, and what there is.
+    """
+    if train.dtype != "fp8":
+        return
+    there = "no GPU" if device == "cpu" else f"one of {min(map(float, _gpu('compute_cap')))}"
+    if device == "cpu" or min(map(float, _gpu("compute_cap"))) < FP8:
+        raise TrainingError(
+            f"train.dtype fp8 needs a GPU of compute capability {FP8} or more (Hopper), there is {there}",
+            "set train.dtype to bf16",
+        )
+
+
+def _gpu(what: str) -> list[str]:
+    query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+
+
 def device_bytes(device: str, ranks: int) -> float:
     """Memory of a rank: its GPU's, or its share of the machine's."""
     if device == "cuda":
-        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-        return min(float(line) for line in answer.split()) * 2**20
+        return min(map(float, _gpu("memory.total"))) * 2**20
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / ranks
 
 

@@ -29,7 +29,7 @@ from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
 from training.continuing import adopt, initial
 from training.data import check_shards, open_job
-from training.fit import check_memory
+from training.fit import check_fp8, check_memory
 from training.job import (
     GRACE,
     REFUSED,
@@ -75,6 +75,7 @@ def train(context: Context) -> dict[str, Artifact]:
         if head is None and (head := adopt(context, journal, job)):
             job = make_job(context, journal)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
+        check_fp8(job.train, job.device)
         check_memory(job.train, job.parallel, data.dataset.manifest.policy.vocab_size, job.device)
         if head is None or head.step < data.feed.steps:
             check_shards(data.dataset, in_place=isinstance(context.store, LocalStore))

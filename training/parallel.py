@@ -20,7 +20,7 @@ def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, 
     Clipping is ours (training/gradients.py), so DeepSpeed's is off, and its norm where that can be.
     """
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
-    own_masters = train.dtype == "bf16" and parallel.zero_stage == 1
+    own_masters = train.dtype != "fp32" and parallel.zero_stage == 1
     if parallel.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif parallel.zero_stage in (1, 2) and not own_masters:
@@ -39,7 +39,7 @@ def deepspeed_config(train: TrainConfig, parallel: ParallelConfig) -> dict[str, 
         "steps_per_print": 1 << 62,
         "wall_clock_breakdown": False,
     }
-    if train.dtype == "bf16":  # upstream #1800: without it gradients accumulate in bf16
+    if train.dtype != "fp32":  # upstream #1800: without it gradients accumulate in bf16
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     return config
 

@@ -41,10 +41,13 @@ class Writer:
 
     def __init__(self, job: Path, log: Path) -> None:
         command = [sys.executable, "-P", "-m", "training.writer", str(job)]
+        # A stop is the rank's business, which still saves: the writer hears none from its birth on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         with open(log, "a") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert self._process.stdin and self._process.stdout
         self._to, self._from, self._log, self._read = self._process.stdin, self._process.stdout, log, b""
         os.set_blocking(self._from.fileno(), False)
@@ -184,8 +187,6 @@ def attempt_folder(job: Job) -> Path:
 def main() -> None:
     """Serves a rank until it closes the pipe or dies."""
     die_with_parent(signal.SIGKILL)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a stop is the rank's business: it still saves
     os.nice(10)  # the rank computes meanwhile
     job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
     store, constant = open_store(job.store, job.s3_endpoint), dict[str, Any]()

@@ -87,7 +87,7 @@ class ParallelConfig(Config):
 
 def refusals(train: TrainConfig, parallel: ParallelConfig) -> list[str]:
     """Why a mesh cannot train a model, or is not proven to; empty if it can."""
-    return [*_layout(train, parallel), *_sizes(train, parallel)]
+    return [*_layout(train, parallel), *_sizes(train, parallel), *_products(train, parallel)]
 
 
 def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
@@ -104,8 +104,8 @@ def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield "pipeline with zero_stage 0 clips by a norm that leaves stages out"
     if pipeline > 1 and zero > 1:
         yield f"pipeline with zero_stage {zero}: a stage cannot give gradients or weights away"
-    if zero == 0 and train.dtype == "bf16":
-        yield "zero_stage 0 in bf16 keeps no fp32 masters"
+    if zero == 0 and train.dtype != "fp32":
+        yield f"zero_stage 0 in {train.dtype} keeps no fp32 masters"
     if zero == 0 and parallel.offload_optimizer:
         yield "offload_optimizer with zero_stage 0: there is nothing to offload"
     if sequence > 1 and (tensor > 1 or pipeline > 1):
@@ -139,6 +139,23 @@ def _sizes(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         yield f"train.model.moe.experts {moe.experts} is not a multiple of expert {parallel.expert}"
     if parallel.data % parallel.expert:
         yield f"data {parallel.data} is not a multiple of expert {parallel.expert}"
+
+
+def _products(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
+    """Sizes that fp8 products must have multiples of 16 of."""
+    model, tensor = train.model, parallel.tensor
+    sizes = {
+        "train.model.width": model.width,
+        f"train.model.ffn_width / tensor {tensor}": model.ffn_width / tensor,
+        f"train.model's heads x head width / tensor {tensor}": model.heads * model.head / tensor,
+        f"train.model's kv_heads x head width / tensor {tensor}": model.kv_heads * model.head / tensor,
+    }
+    for length in (train.sequence_length, *(ramp.value for ramp in train.schedule.length)):
+        sizes[f"a micro-batch of {length} tokens"] = parallel.micro_batch * length / parallel.sequence
+    if train.dtype == "fp8":
+        yield from (
+            f"{name} is {size:g}: fp8 needs a multiple of 16" for name, size in sizes.items() if size % 16
+        )
 
 
 def nearest(train: TrainConfig, parallel: ParallelConfig) -> ParallelConfig | None:

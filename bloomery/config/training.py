@@ -126,7 +126,10 @@ class TrainConfig(Config):
         description="weight of the squared log of the softmax's normaliser (arXiv:2204.02311: 1e-4)",
     )
     guards: GuardsConfig = Field(GuardsConfig(), description="what is done about a step that would do harm")
-    dtype: Literal["fp32", "bf16"] = Field("fp32", description="compute dtype; masters are fp32")
+    dtype: Literal["fp32", "bf16", "fp8"] = Field(
+        "fp32",
+        description="compute dtype; masters are fp32. fp8: the layers' products, the rest bf16; needs Hopper",
+    )
     deterministic: bool = Field(
         False, description="only kernels that give the same bits each time, slower on a GPU"
     )

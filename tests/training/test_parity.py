@@ -80,7 +80,11 @@ BF16 = {
     "bf16 sp2": (DENSE, {"ranks": 2, "sequence": 2}),
     "bf16 ep2": (EXPERTS, {"ranks": 2, "expert": 2}),
 }
-SLOW = {"pp2 tp2 dp2": (DENSE, {"ranks": 8, "pipeline": 2, "tensor": 2})}
+SLOW = {
+    "pp2 tp2 dp2": (DENSE, {"ranks": 8, "pipeline": 2, "tensor": 2}),
+    "compiled": (DENSE, {"ranks": 2, "compile": True}),
+    "compiled tp2": (DENSE, {"ranks": 2, "tensor": 2, "compile": True}),
+}
 
 
 def cells(table):
