@@ -146,11 +146,12 @@ def run(
     from bloomery.airflow.follow import CHAIN, Follower
     from bloomery.airflow.pools import client
     from bloomery.airflow.result import show_result
-    from bloomery.airflow.work import resolve_config
+    from bloomery.airflow.work import read_config, resolve_config
 
     if until not in CHAIN:
         raise BloomeryError(f"--until {until!r} is not a DAG", f"one of {', '.join(CHAIN)}")
     digest = resolve_config(config)
+    until = read_config(digest).last(until)
     airflow = client()
     airflow.await_dags(CHAIN)
     follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"), digest)

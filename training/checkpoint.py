@@ -18,8 +18,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from bloomery.config.release import Weights
 from training.engine import Engine
-from training.fragments import BUFFER, MASTER, Fragment, create_state, fragments, release
+from training.fragments import AVERAGE, BUFFER, MASTER, Fragment, create_state, fragments, release
 from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
 
 T = TypeVar("T")
@@ -169,10 +170,11 @@ class Reader:
         self.read_into(out, name, kind, (0,) * len(tensor.shape))
         return out
 
-    def weights(self) -> dict[str, Tensor]:
-        """Every master weight and buffer, whole."""
+    def weights(self, of: Weights = "trained") -> dict[str, Tensor]:
+        """Every weight and buffer, whole, fp32: as trained, or the average of them."""
+        kind = {"trained": MASTER, "average": AVERAGE}[of]
         return {
-            name: self.read(name, MASTER if MASTER in tensor.kinds else BUFFER)
+            name: self.read(name, kind if kind in tensor.kinds else BUFFER)
             for name, tensor in self.index.tensors.items()
         }
 
@@ -198,8 +200,8 @@ def fill(engine: Engine, reader: Reader, optimizer: bool = True) -> None:
                     volume = math.prod(extent)
                     reader.read_into(flat[done : done + volume].view(extent), fragment.name, kind, offset)
                     done += volume
-            if not optimizer and "ema" in fragment.state:
-                fragment.state["ema"].copy_(fragment.state[MASTER])
+            if not optimizer and AVERAGE in fragment.state:
+                fragment.state[AVERAGE].copy_(fragment.state[MASTER])
 
 
 def fill_random(reader: Reader, rank: int, ranks: int) -> None:

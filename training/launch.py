@@ -228,6 +228,7 @@ def follow(job: Job, log: Callable[[str], None], lock: int) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(job.parallel.threads),
+        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if job.train.deterministic else {}),  # its fixed buffers
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }

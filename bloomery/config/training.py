@@ -131,7 +131,7 @@ class TrainConfig(Config):
         description="compute dtype; masters are fp32. fp8: the layers' products, the rest bf16; needs Hopper",
     )
     deterministic: bool = Field(
-        False, description="only kernels that give the same bits each time, slower on a GPU"
+        False, description="only kernels that give the same bits each time; slower, of use on a GPU"
     )
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
     held_out_every: int = Field(50, ge=1, description="steps between held-out losses")
