@@ -223,6 +223,16 @@ def import_(
     print(yaml.safe_dump(config, sort_keys=False))
 
 
+@app.command(**example("bloomery watch demo"))
+def watch(run: Run) -> None:
+    """Show a run while it trains on this machine: progress, rates, and where the time goes."""
+    from training.provenance import find_run
+    from training.watch import watch as follow
+
+    key = find_run(_store(), run)
+    follow(settings().home / "logs" / "train" / key[:16] / "metrics.jsonl", console)
+
+
 @app.command(**example("bloomery checkpoints demo"))
 def checkpoints(run: Run) -> None:
     """List a run's checkpoints: what `train.init_from.checkpoint` names, oldest first."""
