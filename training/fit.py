@@ -53,21 +53,29 @@ def need(train: TrainConfig, parallel: ParallelConfig, vocab_size: int) -> Need:
     if model.moe:
         sparse = sum(model.is_sparse(layer) for layer in range(model.layers))
         experts = 3.0 * model.width * model.moe.ffn_width * model.moe.experts * sparse
-    own = (size.total - size.embedding - experts) / spread + experts / spread / parallel.expert
-    own += table if parallel.pipeline > 1 else size.embedding / parallel.tensor
+    dense = (size.total - size.embedding - experts) / spread
+    dense += table if parallel.pipeline > 1 else size.embedding / parallel.tensor
+    experts /= spread * parallel.expert
     low = 4 if train.dtype == "fp32" else 2
     zero, shares = parallel.zero_stage, parallel.data * parallel.sequence
     masters = 12 if zero else 8  # ZeRO keeps masters beside the weights in fp32, too
     masters += 4 if train.ema else 0
     accumulated = 4 + (low if low == 2 and zero == 1 else 0)
+
+    def own(stage: int) -> float:
+        """Parameters of which a rank keeps what ZeRO shares from a stage on; experts have fewer replicas."""
+        if zero < stage:
+            return dense + experts
+        return dense / shares + experts / (shares / parallel.expert)
+
     under_way = parallel.pipeline  # 1F1B: the first stage has that many
     rows, split = parallel.micro_batch * under_way, spread * parallel.sequence
     activations = activation_bytes(model, train.sequence_length, parallel.recompute) * low / 2
     tokens = parallel.micro_batch * train.sequence_length / parallel.sequence
     return Need(
-        weights=low * own / (shares if zero == 3 else 1),
-        gradients=accumulated * own / (shares if zero >= 2 else 1),
-        optimizer=0.0 if parallel.offload_optimizer else masters * own / (shares if zero else 1),
+        weights=low * own(3),
+        gradients=accumulated * own(2),
+        optimizer=0.0 if parallel.offload_optimizer else masters * own(1),
         activations=rows * activations / split,
         logits=tokens * vocab_size / parallel.tensor * (2 * low + 8),
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
 
-from bloomery.config.model import PRESETS, ModelConfig
+from bloomery.config.model import PRESETS, ModelConfig, MoeConfig
 from bloomery.config.parallel import ParallelConfig, refusals
+from bloomery.config.run import load
 from bloomery.config.training import TrainConfig
 from tests.training.ranks import forked
 from training.engine import Engine, Rows
@@ -20,7 +22,13 @@ TRAIN = TrainConfig(
     model=ModelConfig(layers=4, width=256, heads=4, kv_heads=4, ffn_width=700, tied_embeddings=False),
     sequence_length=16,
 )
+EXPERTS = TRAIN.model_copy(
+    update={
+        "model": TRAIN.model.model_copy(update={"moe": MoeConfig(experts=4, top_k=1, ffn_width=300)}),
+    }
+)
 VOCABULARY = 2000
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def held() -> int:
@@ -40,12 +48,14 @@ def held() -> int:
         *(("bf16", {"zero_stage": zero}) for zero in (1, 2, 3)),
         ("fp32", {"tensor": 2}),
         ("fp32", {"pipeline": 2}),
+        ("bf16", {"expert": 2}),
+        ("bf16", {"expert": 2, "zero_stage": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.items())),
 )
 def test_what_an_engine_holds_is_what_was_foretold(tmp_path, dtype, mesh):
     """Weights, gradients and optimizer, between backward and step; buckets of DeepSpeed's kept small."""
-    train = TRAIN.model_copy(update={"dtype": dtype})
+    train = (EXPERTS if "expert" in mesh else TRAIN).model_copy(update={"dtype": dtype})
     parallel = ParallelConfig(ranks=2, micro_batch=1, device="cpu", **mesh)
     ids = torch.arange(16).expand(1, -1)
     rows = [Rows(ids, ids.int(), ids)] * parallel.pipeline
@@ -97,3 +107,12 @@ def test_the_mesh_that_fits_is_legal_and_fits():
         found = fitting(train, asked, shape.vocab_size, room)
         assert found and not refusals(train, found)
         assert need(train, found, shape.vocab_size).device <= room
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_config_in_the_house_is_legal_and_fits(path):
+    config = load(path)
+    shapes = {name: shape for name, shape in PRESETS.items() if shape.model == config.train.model}
+    vocab_size = next(iter(shapes.values())).vocab_size
+    needed = need(config.train, config.execution.parallelism, vocab_size)
+    assert needed.device <= SPARE * 80 * 2**30, str(needed)
