@@ -146,11 +146,12 @@ def run(
     from bloomery.airflow.follow import CHAIN, Follower
     from bloomery.airflow.pools import client
     from bloomery.airflow.result import show_result
-    from bloomery.airflow.work import resolve_config
+    from bloomery.airflow.work import read_config, resolve_config
 
     if until not in CHAIN:
         raise BloomeryError(f"--until {until!r} is not a DAG", f"one of {', '.join(CHAIN)}")
     digest = resolve_config(config)
+    until = read_config(digest).last(until)
     airflow = client()
     airflow.await_dags(CHAIN)
     follower = Follower(airflow, console, str(settings().home / "airflow" / "logs"), digest)
@@ -197,6 +198,52 @@ def model(preset: Annotated[str, typer.Argument(help="a preset's name; all if no
     for row in columns[0]:
         table.add_row(row, *(column[row] for column in columns))
     console.print(table, width=max(console.width, 150))
+
+
+@app.command("import", **example("bloomery import models/llama"))
+def import_(
+    folder: Annotated[
+        Path, typer.Argument(help="folder of a model: config.json, *.safetensors, tokenizer.json")
+    ],
+) -> None:
+    """Take a model of the hub's layout into the store, to go on training it; prints the config for it."""
+    import yaml
+
+    from bloomery.config.model import ModelConfig
+    from training.imports import import_model
+
+    made = import_model(_store(), folder)
+    console.print(f"{made.parameters:,} parameters in {made.manifest}\n")
+    shape = made.model.model_dump(exclude_none=True)
+    fresh = ModelConfig().model_dump()
+    shape = {name: value for name, value in shape.items() if value != fresh.get(name)}
+    config = {"train": {"init_from": {"checkpoint": made.manifest}, "model": shape}}
+    if made.tokenizer:
+        config = {"corpus": {"tokenizer": {"pinned": made.tokenizer}}, **config}
+    print(yaml.safe_dump(config, sort_keys=False))
+
+
+@app.command(**example("bloomery watch demo"))
+def watch(run: Run) -> None:
+    """Show a run while it trains on this machine: progress, rates, and where the time goes."""
+    from training.provenance import find_run
+    from training.watch import watch as follow
+
+    key = find_run(_store(), run)
+    follow(settings().home / "logs" / "train" / key[:16] / "metrics.jsonl", console)
+
+
+@app.command(**example("bloomery checkpoints demo"))
+def checkpoints(run: Run) -> None:
+    """List a run's checkpoints: what `train.init_from.checkpoint` names, oldest first."""
+    from bloomery.artifacts.journal import Journal
+    from training.provenance import find_run
+
+    table = Table("step", "held-out loss", "manifest", box=None, pad_edge=False)
+    for found in Journal(_store(), find_run(_store(), run)).live():
+        score = "" if found.score is None else f"{found.score:.4f}"
+        table.add_row(f"{found.step:,}", score, found.digest)
+    console.print(table)
 
 
 # --- artifacts ----------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from bloomery.config.release import Weights
 from training.engine import Engine
-from training.fragments import BUFFER, MASTER, Fragment, create_state, fragments, release
+from training.fragments import AVERAGE, BUFFER, MASTER, Fragment, create_state, fragments, release
 from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
 
 T = TypeVar("T")
@@ -169,16 +170,17 @@ class Reader:
         self.read_into(out, name, kind, (0,) * len(tensor.shape))
         return out
 
-    def weights(self) -> dict[str, Tensor]:
-        """Every master weight and buffer, whole."""
+    def weights(self, of: Weights = "trained") -> dict[str, Tensor]:
+        """Every weight and buffer, whole, fp32: as trained, or the average of them."""
+        kind = {"trained": MASTER, "average": AVERAGE}[of]
         return {
-            name: self.read(name, MASTER if MASTER in tensor.kinds else BUFFER)
+            name: self.read(name, kind if kind in tensor.kinds else BUFFER)
             for name, tensor in self.index.tensors.items()
         }
 
 
-def fill(engine: Engine, reader: Reader, rank: int, ranks: int) -> None:
-    """Reads what this rank holds, and its RNG if the mesh has as many ranks, into an engine in place.
+def fill(engine: Engine, reader: Reader, optimizer: bool = True) -> None:
+    """Reads what this rank holds into an engine in place: weights, and by choice the optimizer's state.
 
     The model's copies are stale until `fragments.refresh`, which is collective: all ranks agree first that
     none has failed here.
@@ -187,15 +189,23 @@ def fill(engine: Engine, reader: Reader, rank: int, ranks: int) -> None:
         CheckpointError: a file is damaged, or an element is not held.
     """
     release(engine.deepspeed)
-    create_state(engine.deepspeed, reader.index.updates)
+    create_state(engine.deepspeed, reader.index.updates if optimizer else 0)
     with torch.no_grad():
         for fragment in fragments(engine):
             for kind, flat in fragment.state.items():
+                if not optimizer and kind not in (MASTER, BUFFER):
+                    continue
                 done = 0
                 for offset, extent in boxes_of(fragment):
                     volume = math.prod(extent)
                     reader.read_into(flat[done : done + volume].view(extent), fragment.name, kind, offset)
                     done += volume
+            if not optimizer and AVERAGE in fragment.state:
+                fragment.state[AVERAGE].copy_(fragment.state[MASTER])
+
+
+def fill_random(reader: Reader, rank: int, ranks: int) -> None:
+    """Sets this rank's generators to what they were, if the mesh has as many ranks."""
     if reader.index.ranks == ranks:
         file = reader.file(rank_file(rank))
         torch.set_rng_state(file.get_tensor("rng"))

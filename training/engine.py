@@ -61,6 +61,9 @@ class Engine:
         """Builds the model with fresh weights; the process group stands (training/parallel.py)."""
         import deepspeed
 
+        if train.deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
         if parallel.zero_stage == 3:  # no rank ever has the model whole
             dtype = torch.float32 if train.dtype == "fp32" else torch.bfloat16

@@ -59,6 +59,7 @@ def need(train: TrainConfig, parallel: ParallelConfig, vocab_size: int) -> Need:
     low = 4 if train.dtype == "fp32" else 2
     zero, shares = parallel.zero_stage, parallel.data * parallel.sequence
     masters = 12 if zero else 8  # ZeRO keeps masters beside the weights in fp32, too
+    masters += 4 if train.ema else 0
     accumulated = 4 + (low if low == 2 and zero == 1 else 0)
 
     def own(stage: int) -> float:

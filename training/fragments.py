@@ -24,7 +24,7 @@ from training.engine import Engine
 from training.model import Decoder, Place
 from training.optim import Optimizer
 
-MASTER, BUFFER = "master", "buffer"
+MASTER, AVERAGE, BUFFER = "master", "ema", "buffer"
 
 
 class Fragment(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bloomery.config.model import HOLDS, ModelConfig
+from bloomery.config.model import HOLDS, ModelConfig, MoeConfig
 from bloomery.errors import BloomeryError
 
 _LAYER = {
@@ -163,3 +163,75 @@ _MODEL_TYPES = {
     "Qwen3MoeForCausalLM": "qwen3_moe",
     "Glm4MoeForCausalLM": "glm4_moe",
 }
+
+
+class ImportRefusedError(BloomeryError):
+    """A checkpoint of the hub's layout that is none of ours."""
+
+
+IMPORTED = tuple(kind for kind in _MODEL_TYPES if kind not in ("Qwen2MoeForCausalLM", "Glm4MoeForCausalLM"))
+"""Classes whose every model of the fields that we have is one of ours."""
+
+
+def model_of(config: Any) -> ModelConfig:
+    """The shape of a model of transformers.
+
+    Args:
+        config: its PretrainedConfig.
+
+    Raises:
+        ImportRefusedError: names the class, or the fields that our model has not.
+    """
+    kind = (config.architectures or ["none"])[0]
+    if kind not in IMPORTED:
+        raise ImportRefusedError(
+            f"config.json: architectures {kind}", f"of these a model can be taken: {', '.join(IMPORTED)}"
+        )
+    moe = None
+    if kind == "MixtralForCausalLM":
+        moe = MoeConfig(
+            experts=config.num_local_experts,
+            top_k=config.num_experts_per_tok,
+            ffn_width=config.intermediate_size,
+        )
+    elif kind == "Qwen3MoeForCausalLM":
+        moe = MoeConfig(
+            experts=config.num_experts,
+            top_k=config.num_experts_per_tok,
+            ffn_width=config.moe_intermediate_size,
+            dense_layers=len(config.mlp_only_layers),
+            renormalise=config.norm_topk_prob,
+        )
+    width, heads = config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or width // heads
+    model = ModelConfig(
+        layers=config.num_hidden_layers,
+        width=width,
+        heads=heads,
+        kv_heads=config.num_key_value_heads,
+        head_width=None if head * heads == width else head,
+        ffn_width=config.intermediate_size,
+        rope_theta=config.rope_parameters["rope_theta"],
+        norm_eps=config.rms_norm_eps,
+        tied_embeddings=config.tie_word_embeddings,
+        qk_norm=kind.startswith("Qwen3"),
+        window=getattr(config, "sliding_window", None),
+        moe=moe,
+    )
+    ours = hf_config(model, config.vocab_size, config.max_position_embeddings)
+    differ = [
+        f"{name} {getattr(config, name)!r}, with us {value!r}"
+        for name, value in ours.items()
+        if hasattr(config, name) and getattr(config, name) != value
+    ]
+    if differ:
+        raise ImportRefusedError(
+            f"config.json: {'; '.join(differ)}", "such a model cannot be trained here as it is"
+        )
+    return model
+
+
+def hf_names(model: ModelConfig, name: str, shape: tuple[int, ...]) -> list[str]:
+    """The hub's names of what makes one of our weights: of experts one each, else one."""
+    with torch.device("meta"):
+        return [theirs for theirs, _ in _renamed(model, hf_class(model), name, torch.empty(shape))]

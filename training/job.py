@@ -85,6 +85,8 @@ class Job(Config):
     tokenizer_digest: str
     standing: tuple[Standing, ...] = ()
     """Checkpoints to go on from, the best first: the first that is good is taken."""
+    initial: Standing | None = None
+    """Checkpoint whose weights the run begins with, while it has none of its own."""
     memory: Path
     """Folder in this node's memory for the run's snapshots."""
     cache: Path

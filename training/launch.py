@@ -27,6 +27,7 @@ from bloomery.config.parallel import ParallelConfig
 from bloomery.config.settings import settings
 from bloomery.errors import BloomeryError
 from bloomery.shards.overlay import Overlay
+from training.continuing import adopt, initial
 from training.data import check_shards, open_job
 from training.fit import check_fp8, check_memory
 from training.job import (
@@ -71,6 +72,8 @@ def train(context: Context) -> dict[str, Artifact]:
     with _sole_tree(context) as lock:
         head = journal.open(context.fence, run_facts(context))
         job = make_job(context, journal)
+        if head is None and (head := adopt(context, journal, job)):
+            job = make_job(context, journal)
         data, _ = open_job(job, Overlay())  # refuses what cannot be trained on, before any rank is started
         check_fp8(job.train, job.device)
         check_memory(job.train, job.parallel, data.dataset.manifest.policy.vocab_size, job.device)
@@ -145,6 +148,7 @@ def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
     `turn` counts how often the attempt's ranks went back.
     """
     parallel: ParallelConfig = context.execution.parallelism
+    init = context.config.init_from
     place = settings().home / "logs" / "train" / context.key[:16]
     again = f"-{turn}" if turn else ""
     logs, scratch = place / f"{Path(context.attempt).name}{again}", context.scratch / f"ranks{again}"
@@ -184,6 +188,7 @@ def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
         tokenizer=inputs["tokenizer"].local(context.scratch / "inputs"),
         tokenizer_digest=inputs["tokenizer"].output.digest,
         standing=standing,
+        initial=initial(store, init, cache) if init and not standing and not init.loader else None,
         memory=memory,
         cache=cache,
         scratch=scratch,
@@ -223,6 +228,7 @@ def follow(job: Job, log: Callable[[str], None], lock: int) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(job.parallel.threads),
+        **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if job.train.deterministic else {}),  # its fixed buffers
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }

@@ -119,6 +119,8 @@ class Index(Config):
     version: int = 3
     step: int
     """Steps done, those passed over among them: the schedule's position and the loader's."""
+    updates: int
+    """Updates of the weights: Adam's count."""
     samples: int
     tokens: int
     """Targets of the steps done."""
@@ -152,11 +154,6 @@ class Index(Config):
     def digest(self) -> str:
         """Content digest of the whole folder."""
         return tree_digest({**self.files, INDEX: sha256(self.to_bytes())})
-
-    @property
-    def updates(self) -> int:
-        """Updates of the weights: Adam's count."""
-        return self.step - len(self.exclusions)
 
     @property
     def train(self) -> TrainConfig:
@@ -244,6 +241,8 @@ class Standing(Config):
     """Digest of its manifest in the journal."""
     excluded: tuple[int, ...] = ()
     """Steps that it passed over."""
+    adopted: str = ""
+    """Why it counts here though another run made it: prefix or fork (training/continuing.py)."""
 
     def trained_on(self, steps: Collection[int]) -> list[int]:
         """Which of some steps it was trained on."""

@@ -32,8 +32,9 @@ from bloomery.shards.overlay import Damage, Overlay
 from bloomery.shards.stream import TokenStream
 from training.accounting import Clock, Meter
 from training.bits import Score, token_bytes
-from training.checkpoint import fill
+from training.checkpoint import fill, fill_random
 from training.console import Console
+from training.continuing import check_initial, rate
 from training.data import open_job
 from training.engine import Engine, Rows
 from training.fragments import create_state, graph, refresh
@@ -45,7 +46,18 @@ from training.job import (
     TrainingRewoundError,
     TrainingStoppedError,
 )
-from training.layout import EXCLUDED, Allowed, Exclusion, Facts, HeldOut, History, code_facts, dataset_facts
+from training.layout import (
+    EXCLUDED,
+    Allowed,
+    Exclusion,
+    Facts,
+    HeldOut,
+    History,
+    Index,
+    Standing,
+    code_facts,
+    dataset_facts,
+)
 from training.loader import (
     FIRST_RECEIPT,
     IGNORED,
@@ -60,9 +72,9 @@ from training.loader import (
 )
 from training.metrics import MetricLog, kept_seconds
 from training.model import Decoder
-from training.parallel import learning_rate, start_engine
+from training.parallel import start_engine
 from training.profiler import Profiler
-from training.resume import Chosen, choose, settle
+from training.resume import Chosen, choose, open_standing, settle
 from training.saver import VOTES, Saver
 from training.size import Size
 
@@ -191,6 +203,8 @@ class Run:
     refused: tuple[str, ...] = ()
     """Checkpoints that were passed over when it began."""
     step: int = 0
+    updates: int = 0
+    """Of the weights: Adam's count."""
     tokens: int = 0
     """Targets of the steps done."""
     receipt: Receipt = FIRST_RECEIPT
@@ -215,9 +229,8 @@ class Run:
         overlay = chosen.reader.index.overlay if chosen else Overlay()
         data, fetch = together(control, lambda: open_job(job, overlay, step))
         held_out = TokenStream.of(data.dataset, "held_out", fetch)
-        allowed = (
-            chosen.reader.index.admit(_facts(job, held_out.vocab_size), job.parallel.allow) if chosen else ()
-        )
+        facts = _facts(job, held_out.vocab_size)
+        allowed = _admitted(job, chosen, facts) if chosen else ()
         engine = Engine.start(job.train, job.parallel, held_out.vocab_size)
         replica = engine.mesh.data
         sizes = np.zeros(held_out.vocab_size, np.int64)
@@ -241,18 +254,42 @@ class Run:
             run.resume(chosen)
         else:
             create_state(engine.deepspeed, 0)
+            if job.initial:
+                run.begin_with(job.initial, facts)
         return run
+
+    def begin_with(self, initial: Standing, facts: Facts) -> None:
+        """Takes the weights of another run's checkpoint, and its optimizer's state if it is to."""
+        init = self.job.train.init_from
+        assert init
+
+        def load() -> Index:
+            reader = open_standing(self.job, initial)
+            check_initial(reader.index, facts["graph"], self.job.tokenizer_digest, init)
+            fill(self.engine, reader, init.optimizer)
+            return reader.index
+
+        index = together(self.control, load)
+        refresh(self.engine.deepspeed)
+        self.updates = index.updates if init.optimizer else 0
 
     def resume(self, chosen: Chosen) -> None:
         """Loads a checkpoint, and checks that what its last step read is read here as well."""
         reader, index, history = chosen.reader, chosen.reader.index, chosen.history
-        together(self.control, lambda: fill(self.engine, reader, self.rank, self.ranks))
+        init, adopted = self.job.train.init_from, chosen.standing.adopted
+        whole = not (adopted == "fork" and init and not init.optimizer)
+        together(self.control, lambda: fill(self.engine, reader, whole))
+        fill_random(reader, self.rank, self.ranks)
         refresh(self.engine.deepspeed)
-        self.step, self.tokens = index.step, index.tokens
+        self.step, self.tokens, self.updates = index.step, index.tokens, index.updates if whole else 0
         self.receipt = Receipt(index.before, index.receipt)
         self.losses, self.grad_norms = list(history.loss), list(history.grad_norm)
         self.marks = list(history.marks)
-        self.measured, self.exclusions = list(history.held_out), list(index.exclusions)
+        every = (
+            self.job.train.held_out_every if adopted == "prefix" else 1
+        )  # the other's end was measured, too
+        self.measured = [found for found in history.held_out if found.step % every == 0]
+        self.exclusions = list(index.exclusions)
         self.allowed, self.refused = (*index.allowed, *self.allowed), chosen.refused
         if self.refused:  # the launcher has made all ready for one that is newer
             receipts = together(self.control, lambda: settle(self.job, chosen) if self.rank == 0 else {})
@@ -284,8 +321,7 @@ class Run:
 
     def rate(self, step: int) -> float:
         """Learning rate of a step."""
-        feed, train = self.loader.data.feed, self.job.train
-        return learning_rate(feed.span(step), feed.span(train.warmup_steps)[0], feed.samples, train)
+        return rate(self.loader.data, self.job.train, step)
 
     def _sum(self, *values: float) -> list[float]:
         """Sums values over all ranks, in fp64."""
@@ -384,7 +420,8 @@ class Run:
         receipt = chain(self.receipt, self.step, mark)
         self._compare(self.step + 1, receipt, read)
         self.step, self.receipt, self.read = self.step + 1, receipt, read
-        self.tokens += read.targets if loss is not None else 0
+        if loss is not None:
+            self.tokens, self.updates = self.tokens + read.targets, self.updates + 1
         self.losses.append(loss)
         self.marks.append(mark)
         self.grad_norms.append(norm)
@@ -487,6 +524,7 @@ class Run:
         """Begins to save the step: to the store, or in this node's memory alone. Collective."""
         state = {
             "step": self.step,
+            "updates": self.updates,
             "samples": self.loader.data.feed.span(self.step)[0],
             "tokens": self.tokens,
             "before": self.receipt.before,
@@ -542,6 +580,18 @@ def _facts(job: Job, vocab_size: int) -> Facts:
         "dataset": dataset_facts(job.dataset, job.tokenizer_digest, vocab_size),
         "graph": graph(model),
     }
+
+
+def _admitted(job: Job, chosen: Chosen, facts: Facts) -> tuple[Allowed, ...]:
+    """Differences that a checkpoint may have from the run that goes on from it.
+
+    Raises:
+        RefusedError: it has others.
+    """
+    allow, adopted = list(job.parallel.allow), chosen.standing.adopted
+    if adopted == "prefix":  # the launcher has compared them: the run would have made it as well
+        facts = {name: values for name, values in facts.items() if name != "config"}
+    return chosen.reader.index.admit(facts, [*allow, *(["config"] if adopted == "fork" else [])])
 
 
 def _summed(control: Any, *values: float) -> list[float]:

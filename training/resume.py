@@ -68,6 +68,17 @@ def choose(job: Job, rank: int, ranks: int, agree: Callable[[str], list[str]]) -
     return None
 
 
+def open_standing(job: Job, found: Standing) -> Reader:
+    """A checkpoint of another run, whole.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    reader = Reader(found.folder, found.digest, _download(open_store(job.store, job.s3_endpoint), found))
+    check_coverage(reader.index.tensors, reader.index.parts)
+    return reader
+
+
 def _download(store: Store, found: Standing) -> Callable[[str], None] | None:
     """Brings a file of a checkpoint in an object store to where its copies are kept, anew."""
     if isinstance(store, LocalStore) or not found.place:

@@ -69,6 +69,7 @@ def _stored(journal: Journal, cache: Path) -> Iterator[Standing]:
             place=action.places["weights"],
             manifest=checkpoint.digest,
             excluded=tuple(checkpoint.excluded),
+            adopted=checkpoint.adopted,
         )
 
 

@@ -73,7 +73,8 @@ def begin(config: str, until: str) -> Item:
     """A run's first item. Mutable refs are read here, once a run, and recorded in verdicts alone."""
     probe(store())
     digest = resolve_config(config)
-    item = {"config": digest, "name": read_config(digest).name, "until": until}
+    resolved = read_config(digest)
+    item = {"config": digest, "name": resolved.name, "until": resolved.last(until)}
     ref = read_ref(store(), f"datasets/{item['name']}/published")
     return item | ({"published": ref.value["digest"]} if ref else {})
 
@@ -238,8 +239,9 @@ def candidates(woken: Iterable[Item]) -> list[Item]:
     items = {item["train"]: item for item in [*_undecided(), *woken]}
     found = []
     for item in items.values():
-        measured = evaluation(store(), read_config(item["config"]).evaluate, item)
-        if measured:
+        config = read_config(item["config"])
+        measured = evaluation(store(), config.evaluate, item)
+        if measured and config.release.export:
             found.append(item | {"evaluate": measured})
     return found
 

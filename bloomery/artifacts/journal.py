@@ -57,6 +57,11 @@ class Checkpoint:
         return int(self.manifest.spec.config["fence"])
 
     @property
+    def adopted(self) -> str:
+        """Why a checkpoint that another run made counts in this one; empty of the run's own."""
+        return str(self.manifest.spec.config.get("adopted", ""))
+
+    @property
     def excluded(self) -> list[int]:
         """Steps that it passed over."""
         return list(self.manifest.outputs["weights"].facts.get("excluded", ()))
@@ -124,22 +129,28 @@ class Journal:
                 continue
             return self.head()
 
-    def append(self, step: int, weights: Artifact, fence: int, receipt: str, keep: Retention) -> Checkpoint:
+    def append(
+        self,
+        step: int,
+        weights: Artifact,
+        fence: int,
+        receipt: str,
+        keep: Retention,
+        adopted: tuple[str, str] | None = None,
+    ) -> Checkpoint:
         """Commits a checkpoint and moves the head to it; those that `keep` keeps stay live.
+
+        `adopted` is, of one that another run made, the digest of its manifest there, and why it counts here.
 
         Raises:
             FencedError: a later attempt holds the run; nothing was published.
         """
         ref = self._held(fence)
-        config = {
-            "run": self.run,
-            "step": step,
-            "parent": ref.value["digest"],
-            "receipt": receipt,
-            "fence": fence,
-        }
+        parent, how = adopted or (ref.value["digest"], "")
+        config = {"run": self.run, "step": step, "parent": parent, "receipt": receipt, "fence": fence}
+        config |= {"adopted": how} if how else {}
         spec = Spec(stage="checkpoint", version=1, config=config, inputs={}, libraries={})
-        sources = {"parent": ref.value["digest"]} if ref.value["digest"] else {}
+        sources = {"parent": parent} if parent else {}
         made = commit(self.store, spec, {"weights": weights}, sources, f"{fence:06d}-{step:09d}", time.time())
         live = keep.kept([*self.live(), Checkpoint(made.manifest)])
         self._move(ref, fence, digest=made.digest, step=step, live=[checkpoint.digest for checkpoint in live])

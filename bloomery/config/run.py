@@ -51,15 +51,32 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.train.model.hf_class is None:
+        export = self.release.export
+        if export and self.train.model.hf_class is None:
             raise ValueError(
-                f"no class of transformers holds train.model, so no release could be exported: {HOLDS}"
+                f"no class of transformers holds train.model, so no release could be exported: {HOLDS}; or "
+                "release.export: none, and nothing is released"
+            )
+        for name, weights in (
+            ("evaluate", self.evaluate.weights),
+            ("release.export", export and export.weights),
+        ):
+            if weights == "average" and self.train.ema is None:
+                raise ValueError(f"{name}.weights: average, but train.ema is none: no average is kept")
+        if export and export.weights != self.evaluate.weights:
+            raise ValueError(
+                f"release.export.weights: {export.weights}, but evaluate.weights: {self.evaluate.weights}: "
+                "what is released must be what was measured"
             )
         check_mesh(self.train, self.execution.parallelism)
         check_retention(self.train, self.execution.parallelism)
         if self.release.auto_approve and self.name != "demo":
             raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
         return self
+
+    def last(self, until: str) -> str:
+        """The DAG that a run asked to go up to `until` ends with."""
+        return "evaluate" if until == "release" and self.release.export is None else until
 
     def section(self, kind: type[Section]) -> Section:
         """The one section of type `kind`, wherever it stands; a stage declares its config by type."""

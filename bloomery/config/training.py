@@ -58,6 +58,19 @@ class ScheduleConfig(Config):
         return self
 
 
+class InitConfig(Config):
+    """What a run begins with, in place of fresh weights."""
+
+    checkpoint: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="manifest of a checkpoint of another run, or of an import (`bloomery import`)",
+    )
+    optimizer: bool = Field(False, description="with its optimizer state")
+    loader: bool = Field(
+        False, description="at its step, of the same data: a fork of its run; else at step 0"
+    )
+
+
 class GuardsConfig(Config):
     """What is done about a step that would harm the model."""
 
@@ -83,6 +96,7 @@ class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
     model: ModelConfig = Field(ModelConfig(), description="model: its shape, or the name of a preset")
+    init_from: InitConfig | None = Field(None, description="what the run begins with; none: fresh weights")
     sequence_length: int = Field(256, ge=8, description="tokens a sequence")
     global_batch: int = Field(8, ge=1, description="sequences a step over all ranks")
     steps: int | None = Field(
@@ -117,7 +131,7 @@ class TrainConfig(Config):
         description="compute dtype; masters are fp32. fp8: the layers' products, the rest bf16; needs Hopper",
     )
     deterministic: bool = Field(
-        False, description="only kernels that give the same bits each time, slower on a GPU"
+        False, description="only kernels that give the same bits each time; slower, of use on a GPU"
     )
     seed: int = Field(1, ge=0, lt=1 << 32, description="seed of initial weights and order of samples")
     held_out_every: int = Field(50, ge=1, description="steps between held-out losses")

@@ -33,6 +33,24 @@ def test_every_config_of_the_project_is_valid(path):
             SMALL + "train: {model: {width: 100, heads: 3}}",
             ["train.model", "width 100 is not a multiple of heads 3"],
         ),
+        (
+            SMALL + "evaluate: {weights: average}",
+            ["evaluate.weights: average, but train.ema is none"],
+        ),
+        (
+            SMALL + "train: {ema: 0.99}\nrelease: {export: {weights: average}}",
+            ["release.export.weights: average, but evaluate.weights: trained"],
+        ),
+        (
+            SMALL + "train: {optimizer: muon, model: {scaling: mup}}",
+            ["mup has learning rates for AdamW, not for optimizer muon"],
+        ),
+        (
+            SMALL + "train: {optimizer: muon}\nexecution: {parallelism: {ranks: 2, zero_stage: 3}}",
+            ["optimizer muon needs whole matrices", "nearest legal mesh is data 2, ZeRO-2"],
+        ),
+        (SMALL + "train: {init_from: {checkpoint: abc}}", ["train.init_from.checkpoint", "found 'abc'"]),
+        (SMALL + "execution: {parallelism: {profile: [5, 2]}}", ["parallelism.profile", "[5, 2]"]),
         (SMALL + "train: {steps: 0}", ["train.steps", "greater than or equal to 1", "found 0"]),
         (SMALL + "train: {learning_rate: .nan}", ["train.learning_rate", "finite number"]),
         (SMALL + "train: {warmup_steps: 500, steps: 400}", ["warmup_steps 500 must be less than steps 400"]),
@@ -155,3 +173,19 @@ def test_every_config_in_the_documentation_is_read():
     assert {name for name, _ in blocks} >= {"README.md", "data.md"}
     for name, block in blocks:
         parse(block, name)
+
+
+def test_what_no_class_holds_is_trained_where_nothing_is_released():
+    moe = "{experts: 4, top_k: 2, ffn_width: 64, renormalise: false}"
+    text = SMALL + f"train: {{model: {{moe: {moe}}}}}\n"
+    with pytest.raises(ConfigError, match=r"no class of transformers .* release.export: none"):
+        parse(text)
+    for release in ("none", "null"):
+        config = parse(text + f"release: {{export: {release}}}")
+        assert config.release.export is None
+        assert [config.last(until) for until in ("pretrain", "evaluate", "release")] == [
+            "pretrain",
+            "evaluate",
+            "evaluate",
+        ]
+    assert parse(SMALL).last("release") == "release"

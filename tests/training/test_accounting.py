@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from typing import get_args
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bloomery.config.parallel import ParallelConfig
 from tests.training.ranks import forked
@@ -18,6 +20,7 @@ from training.accounting import Clock, Meter, Phase, by_layer, peak_flops
 from training.loop import train
 from training.metrics import cut
 from training.size import Size
+from training.watch import Seen, watch
 
 PHASES = [f"{phase}_seconds" for phase in get_args(Phase)]
 
@@ -75,6 +78,13 @@ def test_every_second_of_a_run_is_of_one_phase(ranks):
     assert last["progress"] == 1.0 and last["eta_seconds"] == 0.0
     assert last["goodput"] < 0.5, "start-up and the lost steps cost nothing?"
     assert last["tflops_per_rank"] > 0 and "mfu" not in last
+    seen = Seen(first.metrics)
+    seen.look()
+    screen = Console(width=120, record=True, file=io.StringIO())
+    watch(first.metrics, screen)
+    shown = screen.export_text()
+    assert seen.done and len(seen.losses) == 20 and "step 20" in shown and "100%" in shown
+    assert all(name in shown for name in ("loss", "tokens/s", "goodput", "compute", "communication"))
     events = json.loads((first.logs / "trace-rank-0.json").read_text())["traceEvents"]
     assert any("mm" in event["name"] for event in events)
 

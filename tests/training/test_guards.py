@@ -17,6 +17,7 @@ from tests.training.world import SPREAD, TINY, documents, make_world
 from training.guards import Guard
 from training.layout import EXCLUDED
 from training.loop import Run, train
+from training.provenance import open_run, replay, trace_document, trace_step
 
 STAGES = [SPREAD.model_copy(update={"zero_stage": stage}) for stage in (0, 1, 2, 3)]
 
@@ -59,6 +60,11 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_on_all(world, 
     assert [(e.step, e.why) for e in index.exclusions] == [(6, "gradient norm is nan")]
     assert index.updates == 19 and struck.journal.head().excluded == [6]
     assert '"steps_excluded": 1.0' in job.metrics.read_text()
+    opened = open_run(world.store, struck.run, tmp_path / "cache", tmp_path / "tables", tokens=True)
+    assert [found.step for found in replay(opened) if found.right] == list(range(20))
+    document = trace_step(opened, 6)[0].document
+    seen = {exposure.step: exposure.done for exposure in trace_document(opened, document)[1]}
+    assert seen.pop(6) is False and all(seen.values())
     assert told.train(told.job(parallel=parallel, excluded={6: "gradient norm is nan"})) == [None, None]
     assert told.journal.head().manifest.outputs == struck.journal.head().manifest.outputs
     again = struck.job(parallel=parallel, resume=struck.at(10))

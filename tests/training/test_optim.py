@@ -11,8 +11,10 @@ from bloomery.config.parallel import ParallelConfig, refusals
 from bloomery.config.training import TrainConfig
 from tests.training.ranks import forked
 from tests.training.test_parity import DENSE, EXPERTS, prove
+from tests.training.test_ranks import history, reader
 from tests.training.world import TINY
 from training.loop import Run
+from training.model import Decoder
 from training.optim import Optimizer, orthogonal
 from training.parallel import start_engine
 
@@ -89,3 +91,34 @@ def test_the_average_follows_the_weights(ranks, mesh):
             assert torch.allclose(last, trail[-2][flat] * 0.8 + flat.detach() * 0.2, atol=1e-7)
 
     assert forked(2, job.logs, body) == [None, None]
+
+
+def test_a_checkpoint_holds_the_average_beside_the_weights(ranks):
+    """Of six steps each saved, recomputed from the weights; and a resume is bitwise."""
+    train = TINY.model_copy(update={"ema": 0.7, "steps": 6, "warmup_steps": 1, "optimizer": "muon"})
+    saving = ParallelConfig(ranks=2, micro_batch=2, checkpoint_every=1, keep_last=9)
+    assert ranks.train(ranks.job(train, saving)) == [None, None]
+    model = Decoder(train.model, reader(ranks, ranks.at(6)).index.vocab_size)
+    model.initialise(train.seed)
+    average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for step in range(1, 7):
+        found = reader(ranks, ranks.at(step))
+        for name, weight in found.weights().items():
+            average[name].lerp_(weight, 0.3)
+        for name, weight in found.weights("average").items():
+            assert torch.allclose(weight, average[name], atol=1e-6), (step, name)
+    kinds = found.index.tensors
+    assert kinds["layers.0.ffn.up.weight"].kinds == ("master", "exp_avg", "ema")
+    assert kinds["embedding.weight"].kinds == ("master", "exp_avg", "exp_avg_sq", "ema")
+    first = ranks.at(6).manifest.outputs
+    assert ranks.train(ranks.job(train, saving, resume=ranks.at(3))) == [None, None]
+    assert ranks.journal.head().manifest.outputs == first
+
+
+def test_deterministic_kernels_train_alike(ranks):
+    exact = TINY.model_copy(update={"deterministic": True})
+    losses = []
+    for train in (TINY, exact):
+        assert ranks.train(ranks.job(train)) == [None, None]
+        losses.append(history(ranks, ranks.journal.head()).loss)
+    assert losses[0] == losses[1]

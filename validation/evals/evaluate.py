@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from bloomery.artifacts.canonical import canonical
 from bloomery.artifacts.manifest import Artifact, read_manifest
 from bloomery.artifacts.stage import Context
-from bloomery.config.release import EvaluateConfig
+from bloomery.config.release import EvaluateConfig, Weights
 from bloomery.errors import BloomeryError
 from bloomery.shards.stream import TokenStream
 from training.bits import Score, token_bytes
@@ -38,7 +38,7 @@ def evaluate(context: Context) -> dict[str, Artifact]:
     torch.set_num_threads(parallel.threads)
     checkpoint = context.inputs["checkpoint"]
     reader = Reader(checkpoint.local(context.scratch), checkpoint.output.digest)
-    model = load_model(reader)
+    model = load_model(reader, config.weights)
     text = context.inputs["tokenizer"].local(context.scratch).read_bytes()
     stream = TokenStream.open(context.inputs["shards"].local(context.scratch), "held_out")
     score = bits(
@@ -66,10 +66,10 @@ def evaluate(context: Context) -> dict[str, Artifact]:
     return {"eval": context.blob("eval", canonical(whole), tokens=score.tokens, facts=found)}
 
 
-def load_model(reader: Reader) -> Decoder:
-    """The model of a checkpoint with its fp32 masters, ready to score."""
+def load_model(reader: Reader, weights: Weights = "trained") -> Decoder:
+    """The model of a checkpoint in fp32, ready to score."""
     model = Decoder(reader.index.train.model, reader.index.vocab_size)
-    model.load_state_dict(reader.weights())
+    model.load_state_dict(reader.weights(weights))
     return model.eval()
 
 

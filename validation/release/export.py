@@ -41,7 +41,7 @@ def export(context: Context) -> dict[str, Artifact]:
     measured = json.loads(context.inputs["eval"].read()) if "eval" in context.inputs else {}
     folder = context.scratch / "model"
     folder.mkdir()
-    masters = hf_weights(reader.index.train.model, reader.weights())
+    masters = hf_weights(reader.index.train.model, reader.weights(config.weights))
     weights = {  # a router's bias differs from others by thousandths
         name: tensor if name.endswith("correction_bias") else tensor.to(DTYPES[config.dtype])
         for name, tensor in masters.items()
