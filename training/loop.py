@@ -135,6 +135,8 @@ def _steps(run: Run, saver: Saver, console: Console | None, stop: Callable[[], b
         if last or run.step % job.train.held_out_every == 0:
             _measure(run, console)
         with run.clock.phase("checkpoint"):
+            if stopped and not last:
+                run.snapshot(stored=False)  # stands soon, should the store take longer than the grace
             if last or stopped or run.step % job.parallel.checkpoint_every == 0:
                 run.snapshot(stored=True)
             elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
