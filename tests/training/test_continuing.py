@@ -37,6 +37,7 @@ def last(world, outcome) -> tuple[Journal, History, str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_longer_run_goes_on_where_it_would_have_been(lonely, home, tmp_path):
     """Its schedule is the same up to step 15 of 20, where the shorter one begins to decay."""
