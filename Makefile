@@ -34,6 +34,9 @@ test: setup lint  ## the tests (under 25 minutes on 2 cores)
 test-slow: setup  ## crash tests, S3, PostgreSQL, two configs side by side: hours
 	@$(RUN) pytest -m "slow" --timeout=3600
 
+test-parity: setup  ## every legal mesh against one process (6 minutes on 2 cores)
+	@$(RUN) pytest tests/training/test_parity.py
+
 test-e2e: setup  ## the product in a real browser (needs Chromium)
 	@$(RUN) pytest -m "e2e" --timeout=3600 tests/e2e
 
@@ -64,4 +67,4 @@ bench-data: setup  ## every benchmark of the data plane, to the end: fails where
 	  $(BIN)/python benchmarks/$$1.py "$${@:2}" || short="$$short $$1"; done; \
 	  test -z "$$short" || { echo "short or broken:$$short"; exit 1; }
 
-.PHONY: help setup run stop test test-slow test-e2e lint format docs constraints bench-data
+.PHONY: help setup run stop test test-slow test-parity test-e2e lint format docs constraints bench-data

@@ -38,6 +38,10 @@ class Console:
             self.log.write(run.step, {"checkpoints_refused": float(len(run.refused))})
         for what in run.refused:
             self.say(what)
+        if not run.saver.in_memory:
+            self.say(
+                f"no room for two snapshots in {run.job.memory}: they are on disk, and end with the ranks"
+            )
 
     def step(self, run: Run, seconds: float) -> None:
         """Logs a step, and says it now and then."""

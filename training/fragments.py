@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, distributed
 
 from training.engine import Engine
-from training.model import Place
+from training.model import Decoder, Place
 from training.optim import Optimizer
 
 MASTER, AVERAGE, BUFFER = "master", "ema", "buffer"
@@ -95,12 +95,22 @@ def fragments(engine: Engine) -> Iterator[Fragment]:
     find = {0: _replicated, 1: _partitioned, 2: _partitioned, 3: _sharded}[stage]
     for name, weight, place in engine.model.places():
         yield from find(zero, name, weight, place)
-    saved = engine.model.state_dict(keep_vars=True).keys()
-    for name, buffer in engine.model.named_buffers():
-        if name in saved:
-            shape, flat = tuple(buffer.shape), buffer.view(-1)
-            place = Place(shape, (0,) * len(shape), copy=engine.mesh.tensor.rank > 0)
-            yield Fragment(name, place, shape, 0, {BUFFER: flat}, flat, _replica(zero))
+    for name, buffer in buffers(engine.model):
+        shape, flat = tuple(buffer.shape), buffer.view(-1)
+        place = Place(shape, (0,) * len(shape), copy=engine.mesh.tensor.rank > 0)
+        yield Fragment(name, place, shape, 0, {BUFFER: flat}, flat, _replica(zero))
+
+
+def buffers(model: Decoder) -> list[tuple[str, Tensor]]:
+    """What a model keeps beside weights; each rank that has the layer has it whole."""
+    saved = model.state_dict(keep_vars=True).keys()
+    return [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
+
+
+def graph(model: Decoder) -> dict[str, list[int]]:
+    """Names and shapes of all that is saved of a model."""
+    weights = {name: list(place.shape) for name, _, place in model.places()}
+    return weights | {name: list(buffer.shape) for name, buffer in buffers(model)}
 
 
 def owned(engine: Engine) -> list[Fragment]:

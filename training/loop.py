@@ -37,7 +37,7 @@ from training.console import Console
 from training.continuing import check_initial, rate
 from training.data import open_job
 from training.engine import Engine, Rows
-from training.fragments import create_state, refresh
+from training.fragments import create_state, graph, refresh
 from training.guards import Guard, Verdict
 from training.job import (
     Job,
@@ -578,7 +578,7 @@ def _facts(job: Job, vocab_size: int) -> Facts:
         "code": code_facts(),
         "config": identity(job.train),
         "dataset": dataset_facts(job.dataset, job.tokenizer_digest, vocab_size),
-        "graph": {name: list(place.shape) for name, _, place in model.places()},
+        "graph": graph(model),
     }
 
 

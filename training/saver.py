@@ -73,6 +73,8 @@ class Saver:
     """Process group (gloo) of host-side values."""
     slots: tuple[Slot, Slot]
     writer: Writer
+    in_memory: bool
+    """Whether the slots are there; where there is no room they are on disk, and end with the attempt."""
     blocked: float = 0.0
     """Seconds that the loop has waited so far."""
     done: list[Saved] = field(default_factory=list)
@@ -107,7 +109,7 @@ class Saver:
             }
             writer.tell(do="begin", constant=constant)
         first, second = (Slot(folder / name / rank_file(rank), layout) for name in ("0", "1"))
-        return cls(job, engine, rank, ranks, control, (first, second), writer)
+        return cls(job, engine, rank, ranks, control, (first, second), writer, in_memory=fits)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -170,8 +170,8 @@ def commit(
 
 def _tidy(job: Job, place: str) -> None:
     """Drops snapshots of earlier attempts, and copies on this node's disk of older checkpoints."""
-    for other in job.memory.iterdir():
-        if other != attempt_folder(job):
+    for other in job.memory.glob("*"):
+        if other < attempt_folder(job):
             shutil.rmtree(other, ignore_errors=True)
     copies = job.cache / f"data/train/{job.run}"
     for copy in copies.glob("*/checkpoint-*") if place else ():

@@ -85,6 +85,19 @@ class ParallelConfig(Config):
         return f"{' x '.join(parts) or 'one rank'}, ZeRO-{self.zero_stage}"
 
 
+def check_retention(train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Refuses to keep the best of checkpoints that are not measured.
+
+    Raises:
+        ValueError: names both intervals.
+    """
+    if parallel.keep_best and parallel.checkpoint_every % train.held_out_every:
+        raise ValueError(
+            f"execution.parallelism.keep_best needs a held-out loss at each checkpoint: checkpoint_every "
+            f"{parallel.checkpoint_every} is not a multiple of train.held_out_every {train.held_out_every}"
+        )
+
+
 def refusals(train: TrainConfig, parallel: ParallelConfig) -> list[str]:
     """Why a mesh cannot train a model, or is not proven to; empty if it can."""
     return [*_layout(train, parallel), *_sizes(train, parallel), *_products(train, parallel)]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from bloomery.config.base import Config, execution, is_execution
 from bloomery.config.corpus import CorpusConfig
 from bloomery.config.model import HOLDS
-from bloomery.config.parallel import ParallelConfig, check_mesh
+from bloomery.config.parallel import ParallelConfig, check_mesh, check_retention
 from bloomery.config.release import EvaluateConfig, ReleaseConfig
 from bloomery.config.training import TrainConfig
 from bloomery.errors import BloomeryError
@@ -69,6 +69,7 @@ class RunConfig(Config):
                 "what is released must be what was measured"
             )
         check_mesh(self.train, self.execution.parallelism)
+        check_retention(self.train, self.execution.parallelism)
         if self.release.auto_approve and self.name != "demo":
             raise ValueError(f"release.auto_approve is for the run named demo only, not for {self.name!r}")
         return self

@@ -76,3 +76,15 @@ def test_the_nearest_mesh_is_legal_and_of_as_many_ranks(tensor, pipeline, sequen
     assert other.ranks == ranks and not refusals(train, other)
     if not refusals(train, mesh):
         assert other == mesh
+
+
+def test_the_best_checkpoints_are_kept_only_where_all_are_measured():
+    text = """
+name: mine
+corpus: {{snapshot: {{sources: [{{name: web, uri: "/data/*.jsonl.gz"}}]}}}}
+train: {{held_out_every: 30}}
+execution: {{parallelism: {{keep_best: 2, checkpoint_every: {every}}}}}
+"""
+    parse(text.format(every=60))
+    with pytest.raises(ConfigError, match="checkpoint_every 50 is not a multiple of"):
+        parse(text.format(every=50))

@@ -77,8 +77,12 @@ def test_a_run_that_changes_its_mesh_ten_times_is_that_of_one_process(ranks):
     assert any(part.offset[-1] for part in parts), "no row was cut: the boxes were not exercised"
 
 
-def test_a_run_with_experts_changes_its_mesh(ranks):
-    assert change(ranks, ("ep2 dp4 z1", "experts z3", "experts pp2", "ep4", "experts sp2")) < 1e-3
+def test_a_run_with_experts_changes_its_mesh_and_keeps_their_biases(ranks):
+    names = ("biased pp2 dp2", "biased ep2 dp4", "biased sp2 z3", "biased dp2")
+    assert change(ranks, names) < 1e-3
+    found = reader(ranks, ranks.journal.head())
+    biases = [found.read(n, t.kinds[0]) for n, t in found.index.tensors.items() if t.kinds == ("buffer",)]
+    assert len(biases) == 3 and all(bias.abs().sum() for bias in biases)
 
 
 @pytest.mark.slow
