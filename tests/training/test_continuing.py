@@ -37,6 +37,7 @@ def last(world, outcome) -> tuple[Journal, History, str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_longer_run_goes_on_where_it_would_have_been(lonely, home, tmp_path):
     """Its schedule is the same up to step 15 of 20, where the shorter one begins to decay."""
@@ -86,7 +87,7 @@ def test_a_fork_changes_what_comes_after_a_step(lonely, home, tmp_path):
         lonely.train(WSD.model_copy(update={"init_from": nothing}), LIVE)
 
 
-@pytest.mark.parametrize("optimizer", [True, False])
+@pytest.mark.parametrize("optimizer", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_begins_with_anothers_weights(world, tmp_path, optimizer):
     parent = Ranks(world, tmp_path / "parent", f"{optimizer:d}" * 63 + "7")
     assert parent.train(parent.job(TINY, LIVE)) == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -19,7 +20,14 @@ from training.layout import EXCLUDED
 from training.loop import Run, train
 from training.provenance import open_run, replay, trace_document, trace_step
 
-STAGES = [SPREAD.model_copy(update={"zero_stage": stage}) for stage in (0, 1, 2, 3)]
+BF16 = TINY.model_copy(update={"dtype": "bf16"})
+CELLS = {
+    **{f"z{stage}": (TINY, {"zero_stage": stage}) for stage in (0, 1, 2, 3)},
+    "bf16 z1": (BF16, {"zero_stage": 1}),
+    "bf16 z2": (BF16, {"zero_stage": 2}),
+    "pp2": (TINY, {"pipeline": 2}),
+    "offload": (TINY, {"offload_optimizer": True, "zero_stage": 2}),
+}
 
 
 def with_a_bad_gradient(job, bad: dict[int, int]):
@@ -46,12 +54,22 @@ def with_a_bad_gradient(job, bad: dict[int, int]):
     return forked(job.parallel.ranks, job.logs, body)
 
 
-@pytest.mark.parametrize("parallel", STAGES, ids=lambda parallel: f"z{parallel.zero_stage}")
-def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_on_all(world, tmp_path, parallel):
+QUICK = ("z1", "z3", "pp2")
+
+
+@pytest.mark.parametrize(
+    ("config", "mesh"),
+    [
+        pytest.param(*cell, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, cell in CELLS.items()
+    ],
+)
+def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_on_all(world, tmp_path, config, mesh):
     """The run ends with the bytes of one that was told to pass over that step from the start."""
-    run = f"{parallel.zero_stage}" * 63
+    parallel = SPREAD.model_copy(update=mesh)
+    run = hashlib.sha256(f"{config.dtype} {mesh}".encode()).hexdigest()[:63]
     struck, told = Ranks(world, tmp_path / "struck", f"{run}a"), Ranks(world, tmp_path / "told", f"{run}b")
-    job = struck.job(parallel=parallel)
+    job = struck.job(config, parallel)
     assert with_a_bad_gradient(job, {6: 1}) == [None, None]
     first = history(struck, struck.journal.head())
     assert [n for n, loss in enumerate(first.loss) if loss is None] == [6]
@@ -65,9 +83,9 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_passed_over_on_all(world, 
     document = trace_step(opened, 6)[0].document
     seen = {exposure.step: exposure.done for exposure in trace_document(opened, document)[1]}
     assert seen.pop(6) is False and all(seen.values())
-    assert told.train(told.job(parallel=parallel, excluded={6: "gradient norm is nan"})) == [None, None]
+    assert told.train(told.job(config, parallel, excluded={6: "gradient norm is nan"})) == [None, None]
     assert told.journal.head().manifest.outputs == struck.journal.head().manifest.outputs
-    again = struck.job(parallel=parallel, resume=struck.at(10))
+    again = struck.job(config, parallel, resume=struck.at(10))
     assert struck.train(again) == [None, None]
     assert struck.journal.head().manifest.outputs == told.journal.head().manifest.outputs
 
@@ -94,6 +112,26 @@ def poisoned(tmp_path_factory):
     )
 
 
+def test_a_spike_ends_the_attempt_and_the_next_goes_on_before_it(poisoned, tmp_path):
+    struck = Ranks(poisoned, tmp_path / "struck", "2" * 64)
+    ended = struck.train(struck.job(LONG, SAVING))
+    assert [failure.kind for failure in ended] == ["TrainingRewoundError"] * 2
+    excluded = struck.journal.excluded()
+    assert len(excluded) == GUARDS.rewind_steps + 1 and all(
+        "sigma over the mean" in w for w in excluded.values()
+    )
+    standing = struck.standing(struck.journal.head())
+    assert standing and all(found.step <= min(excluded) for found in standing)
+    while ended != [None, None]:
+        best = struck.standing(struck.journal.head())[0]
+        ended = struck.train(struck.job(LONG, SAVING, resume=struck.at(best.step)))
+    clean = Ranks(poisoned, tmp_path / "clean", "3" * 64)
+    assert clean.train(clean.job(LONG, SAVING, excluded=struck.journal.excluded())) == [None, None]
+    ours, theirs = struck.journal.head(), clean.journal.head()
+    assert ours.manifest.outputs["weights"].digest == theirs.manifest.outputs["weights"].digest
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_spike_takes_the_run_back_before_it(poisoned, home, tmp_path):
     """Through the launcher; the rest of the run is that of one that never saw the excluded batches."""
@@ -108,7 +146,7 @@ def test_a_spike_takes_the_run_back_before_it(poisoned, home, tmp_path):
     assert max(excluded) < 70 and min(excluded) > GUARDS.window - GUARDS.rewind_steps - 1
     assert poisoned.store.read(f"refs/runs/{run}/head").find(b"abandoned") > 0 or min(excluded) >= 60
 
-    clean = Ranks(poisoned, tmp_path / "clean", "3" * 64)
+    clean = Ranks(poisoned, tmp_path / "clean", "4" * 64)
     assert clean.train(clean.job(LONG, SAVING, excluded=excluded)) == [None, None]
     ours, theirs = journal.head(), clean.journal.head()
     assert ours.manifest.outputs["weights"].digest == theirs.manifest.outputs["weights"].digest

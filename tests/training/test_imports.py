@@ -141,7 +141,7 @@ def imported(world, folder, tokenizer):
     return TINY.model_copy(update={"model": found.model, "init_from": init})
 
 
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("stage", [1, pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_run_begins_with_the_imported_weights(world, tmp_path, stage):
     tokenizer = artifact(world.store, world.upstream["tokenizer"], "tokenizer").read()
     train = imported(world, tmp_path, tokenizer)

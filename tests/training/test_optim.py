@@ -22,18 +22,24 @@ MUON = DENSE.model_copy(update={"optimizer": "muon"})
 MUON_EXPERTS = EXPERTS.model_copy(update={"optimizer": "muon"})
 
 
+CELLS = {
+    "alone": (MUON, {"ranks": 1}),
+    "z1": (MUON, {"ranks": 2}),
+    "z0": (MUON, {"ranks": 2, "zero_stage": 0}),
+    "z2": (MUON, {"ranks": 4, "zero_stage": 2}),
+    "pipeline": (MUON, {"ranks": 4, "pipeline": 2}),
+    "sequence": (MUON, {"ranks": 2, "sequence": 2}),
+    "experts": (MUON_EXPERTS, {"ranks": 2, "expert": 2}),
+}
+QUICK = ("z1", "pipeline", "experts")
+
+
 @pytest.mark.parametrize(
     ("train", "mesh"),
     [
-        (MUON, {"ranks": 1}),
-        (MUON, {"ranks": 2}),
-        (MUON, {"ranks": 2, "zero_stage": 0}),
-        (MUON, {"ranks": 4, "zero_stage": 2}),
-        (MUON, {"ranks": 4, "pipeline": 2}),
-        (MUON, {"ranks": 2, "sequence": 2}),
-        (MUON_EXPERTS, {"ranks": 2, "expert": 2}),
+        pytest.param(*cell, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, cell in CELLS.items()
     ],
-    ids=["alone", "z1", "z0", "z2", "pipeline", "sequence", "experts"],
 )
 def test_muon_on_a_mesh_equals_one_process(ranks, train, mesh):
     """Matrices are cut between ranks, and put together for the step."""
