@@ -76,7 +76,7 @@ def test_every_second_of_a_run_is_of_one_phase(ranks):
     kept = sum(line["seconds"] for line in steps)
     assert last["goodput"] == pytest.approx(kept / (last["time"] - second.began), rel=0.01)
     assert last["progress"] == 1.0 and last["eta_seconds"] == 0.0
-    assert last["goodput"] < 0.5, "start-up and the lost steps cost nothing?"
+    assert last["goodput"] < 0.95, "start-up and the lost steps cost nothing?"
     assert last["tflops_per_rank"] > 0 and "mfu" not in last
     seen = Seen(first.metrics)
     seen.look()
