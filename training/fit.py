@@ -10,7 +10,7 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from bloomery.config.parallel import ParallelConfig, refusals
+from bloomery.config.parallel import ParallelConfig, legal_meshes, refusals
 from bloomery.config.training import TrainConfig
 from training.job import TrainingError
 from training.size import Size, activation_bytes
@@ -104,31 +104,24 @@ def fitting(
     train: TrainConfig, parallel: ParallelConfig, vocab_size: int, room: float
 ) -> ParallelConfig | None:
     """The mesh of as many ranks that fits and changes least; None if none does."""
-    degrees = [size for size in range(1, parallel.ranks + 1) if parallel.ranks % size == 0]
     batches = [size for size in range(parallel.micro_batch, 0, -1) if parallel.micro_batch % size == 0]
-    choices = {
-        "zero_stage": (0, 1, 2, 3),
-        "micro_batch": batches,
-        "recompute": ("none", "selective", "full"),
-        "tensor": degrees,
-        "pipeline": degrees,
-        "sequence": degrees,
-        "offload_optimizer": (False, True),
-    }
+    recomputed = ("none", "selective", "full")
     found: list[ParallelConfig] = []
-    for values in itertools.product(*choices.values()):
-        other = parallel.model_copy(update=dict(zip(choices, values, strict=True)))
-        fits = other.tensor * other.pipeline * other.sequence <= parallel.ranks and not refusals(train, other)
-        if fits and need(train, other, vocab_size).device <= room:
-            found.append(other)
-    # what costs least speed: first fewer changes, then no offload, then little recomputed
+    for mesh in legal_meshes(train, parallel):
+        for batch, recompute, offload in itertools.product(batches, recomputed, (False, True)):
+            other = mesh.model_copy(
+                update={"micro_batch": batch, "recompute": recompute, "offload_optimizer": offload}
+            )
+            if need(train, other, vocab_size).device <= room and not refusals(train, other):
+                found.append(other)
+    # what costs least speed: no offload before all, then few changes, then little that is recomputed
     return min(
         found,
         key=lambda mesh: (
             mesh.offload_optimizer,
             len(_differ(parallel, mesh)),
             mesh.tensor * mesh.pipeline * mesh.sequence,
-            choices["recompute"].index(mesh.recompute),  # type: ignore[attr-defined]
+            recomputed.index(mesh.recompute),
             abs(mesh.zero_stage - parallel.zero_stage),
             -mesh.micro_batch,
         ),

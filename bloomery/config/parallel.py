@@ -100,7 +100,13 @@ def check_retention(train: TrainConfig, parallel: ParallelConfig) -> None:
 
 def refusals(train: TrainConfig, parallel: ParallelConfig) -> list[str]:
     """Why a mesh cannot train a model, or is not proven to; empty if it can."""
-    return [*_layout(train, parallel), *_sizes(train, parallel), *_products(train, parallel)]
+    return list(_reasons(train, parallel))
+
+
+def _reasons(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
+    yield from _layout(train, parallel)
+    yield from _sizes(train, parallel)
+    yield from _products(train, parallel)
 
 
 def _layout(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
@@ -171,22 +177,30 @@ def _products(train: TrainConfig, parallel: ParallelConfig) -> Iterator[str]:
         )
 
 
+def legal_meshes(train: TrainConfig, parallel: ParallelConfig) -> Iterator[ParallelConfig]:
+    """Every legal mesh of as many ranks, all else being as it is."""
+    ranks = parallel.ranks
+    degrees = [size for size in range(1, ranks + 1) if ranks % size == 0]
+    experts = degrees if train.model.moe else [1]
+    for tensor, pipeline, sequence in itertools.product(degrees, repeat=3):
+        if ranks % (tensor * pipeline * sequence):
+            continue
+        for expert, zero in itertools.product(experts, (0, 1, 2, 3)):
+            sizes = {"tensor": tensor, "pipeline": pipeline, "sequence": sequence, "expert": expert}
+            mesh = parallel.model_copy(update={**sizes, "zero_stage": zero})
+            if next(_reasons(train, mesh), None) is None:
+                yield mesh
+
+
 def nearest(train: TrainConfig, parallel: ParallelConfig) -> ParallelConfig | None:
     """The legal mesh of as many ranks that differs least; None if there is none."""
-    degrees = [size for size in range(1, parallel.ranks + 1) if parallel.ranks % size == 0]
-    names = ("tensor", "pipeline", "sequence", "expert")
 
     def distance(other: ParallelConfig) -> float:
+        names = ("tensor", "pipeline", "sequence", "expert")
         apart = sum(abs(math.log2(getattr(other, name) / getattr(parallel, name))) for name in names)
         return apart + abs(other.zero_stage - parallel.zero_stage) / 8
 
-    found: list[ParallelConfig] = []
-    for *sizes, zero in itertools.product(degrees, degrees, degrees, degrees, (0, 1, 2, 3)):
-        if math.prod(sizes[:3]) <= parallel.ranks:
-            other = parallel.model_copy(update={**dict(zip(names, sizes, strict=True)), "zero_stage": zero})
-            if not refusals(train, other):
-                found.append(other)
-    return min(found, key=distance, default=None)
+    return min(legal_meshes(train, parallel), key=distance, default=None)
 
 
 def check_mesh(train: TrainConfig, parallel: ParallelConfig) -> None:
