@@ -75,7 +75,7 @@ from training.model import Decoder
 from training.parallel import start_engine
 from training.profiler import Profiler
 from training.resume import Chosen, choose, open_standing, settle
-from training.saver import VOTES, Saver
+from training.saver import Saver
 from training.size import Size
 
 LOW = (1 << 32) - 1
@@ -108,18 +108,18 @@ def train(
     torch.set_num_threads(job.parallel.threads)
     start_engine(job.device, f"file://{job.scratch / 'group'}")
     run = Run.start(job, rank, ranks)
-    saver, console = run.saver, _console(run, say) if rank == 0 else None
+    console = _console(run, say) if rank == 0 else None
     run.clock.begin()
     if console:
         console.begun(run)
     try:
-        _steps(run, saver, console, stop)
+        _steps(run, console, stop)
     finally:
         if console:
             console.ended(run)
 
 
-def _steps(run: Run, saver: Saver, console: Console | None, stop: Callable[[], bool]) -> None:
+def _steps(run: Run, console: Console | None, stop: Callable[[], bool]) -> None:
     """Every step from here on, and what is due between them."""
     job = run.job
     profiler = Profiler.of(job, run.rank)
@@ -142,9 +142,9 @@ def _steps(run: Run, saver: Saver, console: Console | None, stop: Callable[[], b
             elif job.parallel.memory_every and run.step % job.parallel.memory_every == 0:
                 run.snapshot(stored=False)
             if last or stopped:
-                saver.close()
+                run.saver.close()
         if console:
-            console.saved(saver)
+            console.saved(run.saver)
         if stopped and not last:
             raise TrainingStoppedError(f"stopped on request after step {run.step}; its checkpoint is saved")
     run.loader.close()
@@ -221,6 +221,8 @@ class Run:
     """Sum of squares of each weight's gradient in the last step, where it was gathered."""
     exclusions: list[Exclusion] = field(default_factory=list)
     """Steps that were passed over."""
+    saver: Saver = field(init=False)
+    """Knows where all state stands, once the optimizer has its own."""
 
     @classmethod
     def start(cls, job: Job, rank: int, ranks: int) -> Run:
@@ -258,6 +260,7 @@ class Run:
             create_state(engine.deepspeed, 0)
             if job.initial:
                 run.begin_with(job.initial, facts)
+        run.saver = Saver.start(job, engine, rank, ranks, control)
         return run
 
     def begin_with(self, initial: Standing, facts: Facts) -> None:
@@ -386,12 +389,11 @@ class Run:
             nats = self.engine.forward_backward(micro_batches, read.targets)
         with self.clock.phase("optimizer"):
             squares = self.engine.square_sums()
-        saver: Saver | None = vars(self).get("saver")
-        votes = saver.votes() if saver else [0.0] * VOTES
-        total, square, stops, *votes = self._sum(nats, sum(squares.values()), float(stop), *votes)
-        if saver:
-            with self.clock.phase("checkpoint"):
-                saver.learn(votes)
+        total, square, stops, *votes = self._sum(
+            nats, sum(squares.values()), float(stop), *self.saver.votes()
+        )
+        with self.clock.phase("checkpoint"):
+            self.saver.learn(votes)
         loss, norm = total / max(1, read.targets), math.sqrt(square)
         self.verdict = self.guard.judge(loss, norm)
         if self.verdict.back:
@@ -442,7 +444,7 @@ class Run:
             TrainingError: it is so.
         """
         if self.guard.skipped > self.guard.config.skips:
-            self._wait_for_saves()
+            self.saver.wait()
             raise TrainingError(
                 f"step {self.step}: {self.verdict.why}; {self.guard.skipped} steps in a row were passed over",
                 "lower train.learning_rate, raise train.warmup_steps, or look at the data of those steps: "
@@ -456,12 +458,10 @@ class Run:
             TrainingRewoundError: always, or
             TrainingError: once too often.
         """
-        guards, journal = (
-            self.job.train.guards,
-            Journal(open_store(self.job.store, self.job.s3_endpoint), self.job.run),
-        )
+        guards = self.job.train.guards
+        journal = Journal(open_store(self.job.store, self.job.s3_endpoint), self.job.run)
         self.engine.discard()
-        self._wait_for_saves()
+        self.saver.wait()
         first = max(0, self.step - guards.rewind_steps)
         steps = [step for step in range(first, self.step + 1) if step not in self.job.excluded]
         often = together(self.control, journal.rewinds)
@@ -473,10 +473,6 @@ class Run:
         excluded = dict.fromkeys(steps, f"step {self.step + 1}: {why}")
         together(self.control, lambda: journal.exclude(excluded, self.job.fence) if self.rank == 0 else None)
         raise TrainingRewoundError(f"step {self.step + 1}: {why}; the run goes back before step {first + 1}")
-
-    def _wait_for_saves(self) -> None:
-        if saver := vars(self).get("saver"):
-            saver.wait()
 
     def _compare(self, number: int, receipt: Receipt, read: Read) -> None:
         """Compares with what an attempt before this one read in the step, unless there was damage since.
@@ -516,11 +512,6 @@ class Run:
     def guard(self) -> Guard:
         """Judges the steps from here on."""
         return Guard(self.job.train.guards, self.losses)
-
-    @cached_property
-    def saver(self) -> Saver:
-        """What saves; all ranks ask for it first at the same step."""
-        return Saver.start(self.job, self.engine, self.rank, self.ranks, self.control)
 
     def snapshot(self, stored: bool) -> None:
         """Begins to save the step: to the store, or in this node's memory alone. Collective."""
