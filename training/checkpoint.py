@@ -72,12 +72,14 @@ def check_coverage(tensors: dict[str, Logical], parts: tuple[Part, ...]) -> None
         written, size = sum(math.prod(part.extent) for part in found[name]), math.prod(tensor.shape)
         if written != size:
             raise CheckpointError(f"{name}: {written} elements written, expected {size}")
-        low = np.array([part.offset for part in found[name]]).reshape(len(found[name]), -1)
-        high = low + np.array([part.extent for part in found[name]]).reshape(low.shape)
+        own = sorted(found[name], key=lambda part: part.offset)
+        low = np.array([part.offset for part in own])
+        high = low + np.array([part.extent for part in own])
         if (high > tensor.shape).any():
             raise CheckpointError(f"{name}: a box reaches beyond {tensor.shape}")
-        for number in range(len(low) - 1):
-            meets = (low[number + 1 :] < high[number]) & (low[number] < high[number + 1 :])
+        ends = np.searchsorted(low[:, 0], high[:, 0])  # what begins in later rows cannot meet it
+        for number, end in enumerate(ends.tolist()):
+            meets = (low[number + 1 : end] < high[number]) & (low[number] < high[number + 1 : end])
             if meets.all(axis=1).any():
                 raise CheckpointError(f"{name}: the box at {low[number].tolist()} is written twice")
 

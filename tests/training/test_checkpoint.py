@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -48,3 +49,24 @@ def test_a_lost_or_doubled_writer_is_noticed():
         check_coverage(tensors, parts(upper, upper))
     with pytest.raises(CheckpointError, match="reaches beyond"):
         check_coverage(tensors, parts(upper, ((3, 0), (2, 3))))
+
+
+@given(shapes, st.data())
+@settings(max_examples=300, deadline=None)
+def test_each_element_is_written_once_or_it_is_noticed(shape, data):
+    """Boxes of flat ranges, one of them maybe moved: against counting element by element."""
+    size = math.prod(shape)
+    cuts = sorted({0, size, *data.draw(st.lists(st.integers(0, size), max_size=5))})
+    found = [box for low, high in pairwise(cuts) for box in boxes(shape, low, high)]
+    moved = data.draw(st.integers(0, len(found) - 1))
+    offset = tuple(data.draw(st.integers(0, n - e)) for n, e in zip(shape, found[moved][1], strict=True))
+    found[moved] = offset, found[moved][1]
+    written = np.zeros(shape, int)
+    for start, extent in found:
+        written[tuple(slice(o, o + n) for o, n in zip(start, extent, strict=True))] += 1
+    tensors = {"w": Logical(shape=shape, kinds=("master",))}
+    if (written == 1).all():
+        check_coverage(tensors, parts(*found))
+    else:
+        with pytest.raises(CheckpointError, match="is written twice"):
+            check_coverage(tensors, parts(*found))
