@@ -57,6 +57,7 @@ def test_a_longer_run_goes_on_where_it_would_have_been(lonely, home, tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_fork_changes_what_comes_after_a_step(lonely, home, tmp_path):
     """Another decay and another mixture of batches from step 10 on; the parent is named."""
     parent = Ranks(lonely, tmp_path / "parent", "6" * 64)

@@ -230,7 +230,7 @@ def loss_of_other_stages(patch):
     ("mesh", "spoil", "found"),
     [
         ({"ranks": 2, "pipeline": 2}, stages_left_out, "norms differ"),
-        ({"ranks": 2, "sequence": 2}, groups_from_sizes, "drift apart"),
+        ({"ranks": 2, "sequence": 2}, groups_from_sizes, "elements written, expected"),  # by the first save
         ({"ranks": 2, "sequence": 2, "zero_stage": 3}, loss_of_other_stages, "norms differ"),
     ],
     ids=["F1", "F2", "F3"],
