@@ -220,6 +220,8 @@ def import_(
     config = {"train": {"init_from": {"checkpoint": made.manifest}, "model": shape}}
     if made.tokenizer:
         config = {"corpus": {"tokenizer": {"pinned": made.tokenizer}}, **config}
+    else:
+        console.print(f"{folder} has no tokenizer.json: pin the model's own in corpus.tokenizer\n")
     print(yaml.safe_dump(config, sort_keys=False))
 
 

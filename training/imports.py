@@ -171,6 +171,11 @@ def _read(places: Mapping[str, Path], names: list[str], name: str, shape: tuple[
     for theirs in names:
         with safe_open(places[theirs], framework="pt") as file:
             parts.append(file.get_tensor(theirs).float())
+        if not parts[-1].isfinite().all():
+            raise ImportRefusedError(
+                f"{places[theirs]}: {theirs} has numbers that are not finite",
+                "import the checkpoint before it",
+            )
     whole = parts[0] if len(parts) == 1 else torch.stack(parts)
     if tuple(whole.shape) != shape:
         raise ImportRefusedError(

@@ -501,6 +501,11 @@ class Run:
         nats = self.engine.losses(_micro_batches(found.tokens[:, :-1], found.positions, targets, most, width))
         about = self._spoken([targets.size, int(self.bytes_of[torch.from_numpy(targets)].sum())])
         nats, all_tokens, all_bytes = self._sum(nats, *about)
+        if not math.isfinite(nats):
+            raise TrainingError(
+                f"the held-out loss after step {self.step} is {nats}: the weights are not finite",
+                "go on from a checkpoint before it, or lower train.learning_rate",
+            )
         score = Score(nats, int(all_tokens), int(all_bytes))
         measured = HeldOut(
             step=self.step, **score._asdict(), loss=score.loss, bits_per_byte=score.bits_per_byte

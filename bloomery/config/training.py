@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -92,6 +92,9 @@ class GuardsConfig(Config):
     rewinds: int = Field(4, ge=0, description="most times that a run goes back before it ends")
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainConfig(Config):
     """What is trained, on how much, and how it is optimised."""
 
@@ -114,7 +117,7 @@ class TrainConfig(Config):
         "adamw", description="muon: of the matrices in layers (arXiv:2502.16982); of the rest AdamW"
     )
     weight_decay: float = Field(0.1, ge=0, description="weight decay of matrices, times the learning rate")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="AdamW betas")
     muon_momentum: float = Field(0.95, ge=0, lt=1, description="momentum of Muon (Nesterov)")
     ema: float | None = Field(
         None, gt=0, lt=1, description="decay of an average of the weights, kept beside them; none: no average"
@@ -141,6 +144,10 @@ class TrainConfig(Config):
     def _fits(self) -> Self:
         if self.steps is not None and self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}")
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"min_learning_rate {self.min_learning_rate:g} is above learning_rate {self.learning_rate:g}"
+            )
         if self.optimizer == "muon" and self.model.scaling == "mup":
             raise ValueError("model.scaling mup has learning rates for AdamW, not for optimizer muon")
         for entry in self.schedule.length:

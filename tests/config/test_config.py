@@ -7,10 +7,12 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from bloomery.airflow.catalogue import DATA_STAGES, STAGES
 from bloomery.config.base import identity
 from bloomery.config.run import ConfigError, RunConfig, knobs, load, parse
+from bloomery.config.training import TrainConfig
 from tests.deployment import ROOT
 
 SMALL = 'name: x\ncorpus: {snapshot: {sources: [{name: a, uri: "/data"}]}}\n'
@@ -138,6 +140,7 @@ def test_no_field_of_train_changes_a_data_key(steps, rate, dtype, length, seed):
     train = {
         "steps": steps,
         "learning_rate": rate,
+        "min_learning_rate": 0.0,
         "dtype": dtype,
         "sequence_length": 8 * length,
         "seed": seed,
@@ -189,3 +192,15 @@ def test_what_no_class_holds_is_trained_where_nothing_is_released():
             "evaluate",
         ]
     assert parse(SMALL).last("release") == "release"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("betas", (0.9, 1.0), "betas.1"),
+        ("min_learning_rate", 0.1, "min_learning_rate 0.1 is above learning_rate 0.002"),
+    ],
+)
+def test_a_rate_that_no_optimizer_takes_is_refused(field, value, said):
+    with pytest.raises(ValidationError, match=said):
+        TrainConfig.model_validate({field: value})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from bloomery.artifacts.run import artifact
@@ -112,6 +114,17 @@ def test_what_is_not_ours_is_refused_by_name(tmp_path, fields, said):
     made(tmp_path / "model", "Llama")
     changed(tmp_path / "model", **fields)
     with pytest.raises(ImportRefusedError, match=said):
+        import_model(LocalStore(tmp_path / "store"), tmp_path / "model")
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
+    made(tmp_path / "model", "Llama")
+    victim = sorted((tmp_path / "model").glob("*.safetensors"))[0]
+    tensors = load_file(victim)
+    name = sorted(tensors)[0]
+    tensors[name].view(-1)[3] = math.nan
+    save_file(tensors, victim, metadata={"format": "pt"})
+    with pytest.raises(ImportRefusedError, match=f"{re.escape(name)} has numbers that are not finite"):
         import_model(LocalStore(tmp_path / "store"), tmp_path / "model")
 
 
