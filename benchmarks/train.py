@@ -62,7 +62,7 @@ def bare() -> Callable[[list[Rows]], float]:
     def step(rows: list[Rows]) -> float:
         total = 0.0
         for inputs, positions, targets in rows:
-            losses, _, _ = model.losses(model(inputs, positions), targets)
+            losses = model.losses(model(inputs, positions), targets)
             total += losses.sum().item()
             (losses.sum() / TARGETS).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), TRAIN.clip)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,12 @@ import pytest
 
 from bloomery.config.run import Execution, SparkConfig
 from bloomery.config.settings import Settings
+
+
+def pytest_runtest_setup() -> None:
+    """Has each test's S3 clients ask for credentials anew: a session keeps those of the test before."""
+    if boto3 := sys.modules.get("boto3"):
+        boto3.DEFAULT_SESSION = None  # type: ignore[attr-defined]
 
 
 def free_port() -> int:

@@ -21,7 +21,16 @@ from torch import Tensor
 from bloomery.config.release import Weights
 from training.engine import Engine
 from training.fragments import AVERAGE, BUFFER, MASTER, Fragment, create_state, fragments, release
-from training.layout import INDEX, CheckpointError, Index, Logical, Part, rank_file, verify_file
+from training.layout import (
+    INDEX,
+    CheckpointError,
+    Index,
+    Logical,
+    Part,
+    RefusedError,
+    rank_file,
+    verify_file,
+)
 
 T = TypeVar("T")
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -140,8 +149,14 @@ class Reader:
         """Reads one box of a tensor into `out`, whose shape is its extent.
 
         Raises:
+            RefusedError: the checkpoint is of an optimizer that keeps something else.
             CheckpointError: the checkpoint does not hold all of it.
         """
+        if kind not in (kinds := self.index.tensors[name].kinds):
+            raise RefusedError(
+                f"{name}: the checkpoint of step {self.index.step} holds {', '.join(kinds)}, not {kind}",
+                "set train.optimizer and train.ema as they were, or train.init_from.optimizer: false",
+            )
         covered, extent = 0, tuple(out.shape)
         for part in self._parts.get(name, ()):
             low = [max(a, b) for a, b in zip(offset, part.offset, strict=True)]

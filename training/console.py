@@ -32,8 +32,9 @@ class Console:
         """Says what is trained on what, and which checkpoints were passed over."""
         where = f"on {run.job.device} ({run.job.parallel.mesh})"
         start = f"from step {run.step}" if run.step else "from the start"
-        if run.job.initial and not run.step:
-            start = f"from step 0 with the weights of {run.job.initial.manifest[:12]}"
+        init = run.job.train.init_from
+        if init and not run.step:
+            start = f"from step 0 with the weights of {init.checkpoint[:12]}"
         self.say(f"{run.parameters:,} parameters, {where}, {start}")
         self.log.write(run.step, run.clock.take())
         if run.refused:

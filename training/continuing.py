@@ -200,7 +200,7 @@ def check_initial(index: Index, graph: dict[str, list[int]], tokenizer: str, ini
     shape = index.config.get("model", {})
     if index.tokenizer != tokenizer:
         differ.insert(0, f"tokenizer: checkpoint {index.tokenizer}, run {tokenizer}")
-    if init.optimizer and any("exp_avg" not in tensor.kinds for tensor in index.tensors.values()):
+    if init.optimizer and not any("exp_avg" in tensor.kinds for tensor in index.tensors.values()):
         differ.insert(0, "optimizer: true, but the checkpoint holds weights alone")
     if differ:
         raise RefusedError(

@@ -160,12 +160,11 @@ class Engine:
         return Rows(*(part.to(self.deepspeed.device) for part in rows))
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        losses, squares, own = self.model.losses(logits, targets)
-        loss = losses.sum()
+        loss = self.model.losses(logits, targets).sum()
         if self.mesh.tensor.rank == 0:
             self.nats.append(loss.detach().double())
         if self.train.z_loss:
-            loss = loss + self.train.z_loss * squares[own].sum()
+            loss = loss + self.train.z_loss * self.model.z_losses(logits, targets).sum()
         return loss * self.weight
 
     def _nats(self) -> float:

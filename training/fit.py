@@ -145,8 +145,9 @@ def check_fp8(train: TrainConfig, device: str) -> None:
     """
     if train.dtype != "fp8":
         return
-    there = "no GPU" if device == "cpu" else f"one of {min(map(float, _gpu('compute_cap')))}"
-    if device == "cpu" or min(map(float, _gpu("compute_cap"))) < FP8:
+    least = min(map(float, _gpu("compute_cap"))) if device == "cuda" else 0.0
+    if least < FP8:
+        there = f"one of {least}" if least else "no GPU"
         raise TrainingError(
             f"train.dtype fp8 needs a GPU of compute capability {FP8} or more (Hopper), there is {there}",
             "set train.dtype to bf16",

@@ -80,23 +80,28 @@ class Vocabulary(nn.Module):
         rows_BTD = F.embedding((x - self.first) * own_BT, self.weight)
         return scattered(rows_BTD * own_BT.unsqueeze(-1), self.peers)
 
-    def losses(self, logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each target in nats, and the log of the softmax's normaliser, fp32: [B, T] each.
+    def losses(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        """Cross-entropy of each target in nats, fp32: [B, T].
 
         No rank sees all of the vocabulary (arXiv:1909.08053, section 3).
         """
         logits_BTV = logits_BTV.float()
         if self.peers.size == 1:
             losses = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="none")
-            return losses.view(targets_BT.shape), logits_BTV.logsumexp(-1)
-        top_BT = logits_BTV.detach().max(-1).values
-        torch.distributed.all_reduce(top_BT, torch.distributed.ReduceOp.MAX, self.peers.group)
-        sum_BT = summed((logits_BTV - top_BT.unsqueeze(-1)).exp().sum(-1), self.peers)
+            return losses.view(targets_BT.shape)
         own_BT = (targets_BT >= self.first) & (targets_BT < self.first + logits_BTV.shape[-1])
         index_BT1 = ((targets_BT - self.first) * own_BT).unsqueeze(-1)
         target_BT = summed(logits_BTV.gather(-1, index_BT1).squeeze(-1) * own_BT, self.peers)
-        normaliser_BT = sum_BT.log() + top_BT
-        return (normaliser_BT - target_BT) * (targets_BT != IGNORED), normaliser_BT
+        return (self.normaliser(logits_BTV) - target_BT) * (targets_BT != IGNORED)
+
+    def normaliser(self, logits_BTV: Tensor) -> Tensor:
+        """Log of the softmax's normaliser, fp32: [B, T]."""
+        logits_BTV = logits_BTV.float()
+        if self.peers.size == 1:
+            return logits_BTV.logsumexp(-1)
+        top_BT = logits_BTV.detach().max(-1).values
+        torch.distributed.all_reduce(top_BT, torch.distributed.ReduceOp.MAX, self.peers.group)
+        return summed((logits_BTV - top_BT.unsqueeze(-1)).exp().sum(-1), self.peers).log() + top_BT
 
 
 class Place(NamedTuple):
@@ -165,14 +170,17 @@ class Decoder(nn.Module):
             out = checkpoint(layer, x_BTD, turn, seen, use_reentrant=False, context_fn=_keep_products)
         return out
 
-    def losses(self, logits_BTV: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cross-entropy in nats, squared normaliser (z-loss), and mask of the targets of this rank's part.
+    def losses(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        """Cross-entropy of the targets of this rank's part in nats, 0 where there is none: [B, T]."""
+        return self._out().losses(logits_BTV, part(targets_BT, self.mesh.sequence))
 
-        The square of the log of the softmax's normaliser keeps logits small (arXiv:2204.02311, section 5).
+    def z_losses(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        """Square of the log of the softmax's normaliser, 0 where there is no target: [B, T].
+
+        It keeps logits small (arXiv:2204.02311, section 5).
         """
-        own_BT = part(targets_BT, self.mesh.sequence)
-        losses_BT, normaliser_BT = self._out().losses(logits_BTV, own_BT)
-        return losses_BT, normaliser_BT.square(), own_BT != IGNORED
+        own_BT = part(targets_BT, self.mesh.sequence) != IGNORED
+        return self._out().normaliser(logits_BTV).square() * own_BT
 
     def balance_loss(self) -> Tensor:
         """Mean of the loss of balance over layers, of the last forward pass: 1 where all is even."""

@@ -25,7 +25,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F  # noqa: N812  the field's name for it
 
 from bloomery.config.model import ModelConfig, MoeConfig
-from training.collectives import gathered, scattered, summed
+from training.collectives import gathered, scattered, sent, summed
 from training.mesh import Mesh, Peers, expert_group
 
 
@@ -62,8 +62,8 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         x_ND = x_BTD.flatten(0, -2)
-        weight_Nk, expert_Nk = self._route(x_ND)
-        slot_S, sizes = self._served(expert_Nk)
+        weight_Nk, expert_Nk, count_E = self._route(x_ND)
+        slot_S, sizes = self._served(expert_Nk, count_E)
         token_S = slot_S // self.moe.top_k
         out_SD = self._by_expert(x_ND[token_S], sizes)
         weight_S1 = weight_Nk.flatten()[slot_S].unsqueeze(-1).to(x_ND.dtype)
@@ -72,8 +72,10 @@ class MixtureOfExperts(nn.Module):
             out_ND = out_ND + self.shared(x_ND)
         return out_ND.view_as(x_BTD)
 
-    def _route(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights, fp32, and experts of each token: [N, k] each; notes the balance."""
+    def _route(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, fp32, and experts of each token, [N, k] each, and tokens of each expert, [E]; notes the
+        balance.
+        """
         score_NE, moe = self.router(x_ND), self.moe
         if moe.bias_rate:
             probability_NE = score_NE.sigmoid()
@@ -95,16 +97,16 @@ class MixtureOfExperts(nn.Module):
             weight_Nk = weight_Nk / weight_Nk.sum(-1, keepdim=True)
         if self.balance_weight:
             weight_Nk = _Attached.apply(weight_Nk, self.balance, self.balance_weight)
-        return weight_Nk, expert_Nk
+        return weight_Nk, expert_Nk, count_E
 
     def follow_load(self, load_E: Tensor) -> None:
         """Moves each bias a step up where an expert was sent less than the mean, down where more: [E]."""
         self.bias.add_((load_E.double().mean() - load_E).sign().long())
 
-    def _served(self, expert_Nk: Tensor) -> tuple[Tensor, list[int]]:
+    def _served(self, expert_Nk: Tensor, count_E: Tensor) -> tuple[Tensor, list[int]]:
         """Assignments that are served, by expert, then by token: [S]; and how many of each expert: [E]."""
         slot_A = expert_Nk.flatten().argsort(stable=True)
-        sizes: list[int] = torch.bincount(expert_Nk.flatten(), minlength=self.moe.experts).tolist()
+        sizes: list[int] = count_E.tolist()
         if self.moe.capacity is None or not self.training:  # who does not train serves all
             return slot_A, sizes
         most = math.ceil(self.moe.capacity * expert_Nk.numel() / self.moe.experts)
@@ -121,13 +123,12 @@ class MixtureOfExperts(nn.Module):
         distributed.all_to_all_single(theirs_E, mine_E, group=self.peers.group)
         come_Re: list[list[int]] = theirs_E.view(ranks, per).tolist()  # from each rank, for each own expert
         go_R, come_R = mine_E.view(ranks, per).sum(-1).tolist(), [sum(row) for row in come_Re]
-        pieces = _Sent.apply(x_SD, go_R, come_R, self.peers).split([n for row in come_Re for n in row])
+        pieces = sent(x_SD, self.peers, go_R, come_R).split([n for row in come_Re for n in row])
         by_expert = torch.cat([pieces[r * per + e] for e in range(per) for r in range(ranks)])
         out_SD = self._own(by_expert, [sum(row[e] for row in come_Re) for e in range(per)])
         pieces = out_SD.split([row[e] for e in range(per) for row in come_Re])
         by_rank = torch.cat([pieces[e * ranks + r] for r in range(ranks) for e in range(per)])
-        out: Tensor = _Sent.apply(by_rank, come_R, go_R, self.peers)
-        return out
+        return sent(by_rank, self.peers, come_R, go_R)
 
     def _own(self, x_SD: Tensor, sizes: list[int]) -> Tensor:
         """Rows by this rank's experts, `sizes[e]` of each."""
@@ -176,22 +177,3 @@ class _Attached(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         return grad, ctx.grad, None
-
-
-class _Sent(torch.autograd.Function):
-    """Rows to the ranks of an axis, `go[r]` to rank r, of which `come[r]` arrive; the gradient goes back."""
-
-    @staticmethod
-    def forward(ctx: Any, x_SD: Tensor, go: list[int], come: list[int], peers: Peers) -> Tensor:
-        ctx.about = come, go, peers
-        return _send(x_SD, go, come, peers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _send(grad, *ctx.about), None, None, None
-
-
-def _send(x_SD: Tensor, go: list[int], come: list[int], peers: Peers) -> Tensor:
-    out = x_SD.new_empty((sum(come), x_SD.shape[1]))
-    distributed.all_to_all_single(out, x_SD.contiguous(), come, go, group=peers.group)
-    return out

@@ -41,7 +41,7 @@ class Optimizer(torch.optim.AdamW):
             group["kinds"] = (*moments, "ema") if train.ema else moments
         super().__init__(groups, lr=train.learning_rate, betas=train.betas, fused=True)
         self.ema, self.momentum = train.ema, train.muon_momentum
-        self.orthogonal_dtype = torch.bfloat16 if train.dtype == "bf16" else torch.float32
+        self.orthogonal_dtype = torch.float32 if train.dtype == "fp32" else torch.bfloat16
         self._cut: dict[int, list[bool]] = {}
 
     @torch.no_grad()

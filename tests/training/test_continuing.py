@@ -7,6 +7,7 @@ import pytest
 
 from bloomery.artifacts.journal import Journal
 from bloomery.artifacts.run import artifact
+from bloomery.config.model import MoeConfig
 from bloomery.config.training import InitConfig, ScheduleConfig
 from bloomery.errors import BloomeryError
 from tests.training.ranks import Ranks
@@ -114,3 +115,22 @@ def test_a_run_begins_with_anothers_weights(world, tmp_path, optimizer):
         artifact(world.store, init.checkpoint, "weights").output.digest
         == parent.at(20).manifest.outputs["weights"].digest
     )
+
+
+def test_experts_that_follow_their_load_begin_with_anothers_optimizer(world, tmp_path):
+    """Their biases are buffers, which no optimizer keeps anything of."""
+    moe = MoeConfig(experts=4, top_k=2, ffn_width=24, shared_experts=1, bias_rate=0.01)
+    train = TINY.model_copy(update={"model": TINY.model.model_copy(update={"moe": moe})})
+    parent = Ranks(world, tmp_path / "parent", "a" * 63 + "7")
+    parent.train(parent.job(train, LIVE), stop_at=3)
+    init = InitConfig(checkpoint=parent.at(3).digest, optimizer=True)
+    child = Ranks(world, tmp_path / "child", "a" * 63 + "8")
+    begins = train.model_copy(update={"init_from": init, "seed": 5})
+    child.train(child.job(begins, LIVE, initial=initial(world.store, init, tmp_path)), stop_at=2)
+    assert reader(child, child.at(2)).index.updates == 5
+
+    averaged = begins.model_copy(update={"ema": 0.9})
+    ended = child.train(child.job(averaged, LIVE, initial=initial(world.store, init, tmp_path)))
+    refused = next(failure for failure in ended if failure.kind == "RefusedError")
+    assert "step 3 holds master, exp_avg, exp_avg_sq, not ema" in refused.what
+    assert "train.init_from.optimizer: false" in refused.remedy

@@ -155,13 +155,14 @@ def imported(world, folder, tokenizer):
 
 
 @pytest.mark.parametrize("stage", [1, pytest.param(0, marks=pytest.mark.slow), 3])
-def test_a_run_begins_with_the_imported_weights(world, tmp_path, stage):
+def test_a_run_begins_with_the_imported_weights(world, tmp_path, stage, capfd):
     tokenizer = artifact(world.store, world.upstream["tokenizer"], "tokenizer").read()
     train = imported(world, tmp_path, tokenizer)
     ranks = Ranks(world, tmp_path / "ranks", f"{stage}" * 63 + "e")
     first = initial(world.store, train.init_from, tmp_path)
     job = ranks.job(train, SPREAD.model_copy(update={"zero_stage": stage}), initial=first)
     assert ranks.train(job) == [None, None]
+    assert f"from step 0 with the weights of {train.init_from.checkpoint[:12]}\n" in capfd.readouterr().out
     head = ranks.journal.head()
     lines = [json.loads(line) for line in job.metrics.read_text().splitlines()]
     held_out = [line["held_out_loss"] for line in lines if "held_out_loss" in line]
@@ -183,7 +184,7 @@ def loss_of(model, job):
     rows = stream.gather(np.arange(TINY.held_out_sequences), TINY.sequence_length)
     tokens = torch.from_numpy(rows.tokens)
     with torch.no_grad():
-        losses, _, _ = model.losses(model(tokens[:, :-1], torch.from_numpy(rows.positions)), tokens[:, 1:])
+        losses = model.losses(model(tokens[:, :-1], torch.from_numpy(rows.positions)), tokens[:, 1:])
     return float(losses.mean())
 
 

@@ -50,6 +50,8 @@ CELLS = {
     **{f"dp{n} z{z}": (DENSE, {"ranks": n, "zero_stage": z}) for n in (1, 2, 4) for z in (0, 1, 2, 3)},
     **{f"tp2 z{z}": (DENSE, {"ranks": 2, "tensor": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
     **{f"tp2 dp2 z{z}": (UNTIED, {"ranks": 4, "tensor": 2, "zero_stage": z}) for z in (0, 1, 2, 3)},
+    "tp2 z-loss": (DENSE.model_copy(update={"z_loss": 1e-2}), {"ranks": 2, "tensor": 2}),
+    "sp2 z-loss": (DENSE.model_copy(update={"z_loss": 1e-2}), {"ranks": 2, "sequence": 2}),
     "tp4": (DENSE, {"ranks": 4, "tensor": 4}),
     "pp2": (DENSE, {"ranks": 2, "pipeline": 2}),
     "pp2 untied": (UNTIED, {"ranks": 2, "pipeline": 2}),

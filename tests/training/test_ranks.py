@@ -48,9 +48,9 @@ def one_process(job):
         [batch] = read_steps(data, plan_steps(data, step, 1, 0, 1))
         targets = torch.from_numpy(batch.targets)
         logits = model(torch.from_numpy(batch.inputs), torch.from_numpy(batch.positions))
-        nats, squares, own = model.losses(logits, targets)
-        loss = nats.sum() / own.sum()
-        whole = loss + train.z_loss * squares[own].mean()
+        own = targets >= 0
+        loss = model.losses(logits, targets).sum() / own.sum()
+        whole = loss + train.z_loss * logits.logsumexp(-1).square()[own].mean()
         if train.model.moe:  # of each micro-batch by itself, as ranks have them
             for rows in np.split(np.arange(len(targets)), len(targets) // job.parallel.micro_batch):
                 model(torch.from_numpy(batch.inputs[rows]), torch.from_numpy(batch.positions[rows]))

@@ -95,7 +95,7 @@ def bits(
     for start in range(0, count, batch):
         found = stream.gather(np.arange(start, min(start + batch, count)), length)
         ids, positions = torch.from_numpy(found.tokens), torch.from_numpy(found.positions)
-        nats += model.losses(model(ids[:, :-1], positions), ids[:, 1:])[0].double().sum().item()
+        nats += model.losses(model(ids[:, :-1], positions), ids[:, 1:]).double().sum().item()
         tokens += ids[:, 1:].numel()
         text_bytes += int(sizes[ids[:, 1:]].sum())
         if (start // batch) % 8 == 7:
