@@ -185,7 +185,10 @@ def config(
 
 @app.command(**example("bloomery model 8b"))
 def model(preset: Annotated[str, typer.Argument(help="a preset's name; all if not given")] = "") -> None:
-    """Print what a preset costs: parameters, FLOPs, memory. `train: {model: 8b}` in a config takes it."""
+    """Print what a preset costs: parameters, FLOPs, memory. `train: {model: 8b}` in a config takes it.
+
+    With the published vocabulary; a run's own is its tokenizer's.
+    """
     from bloomery.config.model import PRESETS
     from training.size import describe
 
@@ -227,11 +230,13 @@ def import_(
 
 @app.command(**example("bloomery watch demo"))
 def watch(run: Run) -> None:
-    """Show a run while it trains on this machine: progress, rates, and where the time goes."""
+    """Show a run while it trains on this machine: progress, rates, and where the time goes.
+
+    Of several runs of one name, the one that began last."""
     from training.provenance import find_run
     from training.watch import watch as follow
 
-    key = find_run(_store(), run)
+    key = find_run(_store(), run, newest=True)
     follow(settings().home / "logs" / "train" / key[:16] / "metrics.jsonl", console)
 
 

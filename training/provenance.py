@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import ctime
 from typing import NamedTuple
 
 import numpy as np
@@ -93,21 +94,29 @@ class Exposure(NamedTuple):
     """Whether the run was trained on it; else it is to come, or was passed over."""
 
 
-def find_run(store: Store, what: str) -> str:
+def find_run(store: Store, what: str, newest: bool = False) -> str:
     """Key of the run with this name, or whose key starts so.
 
+    Args:
+        store: of the runs.
+        what: a run's name, or the first digits of its key.
+        newest: of several, take the one that began last.
+
     Raises:
-        BloomeryError: there is none, or more than one.
+        BloomeryError: there is none, or more than one and not the newest is asked for.
     """
-    runs = [ref for ref in list_refs(store, "runs/") if ref.name.endswith("/head")]
-    found = [ref for ref in runs if ref.name.split("/")[1].startswith(what) or ref.value.get("name") == what]
-    if len(found) != 1:
-        keys = ", ".join(ref.name.split("/")[1][:12] for ref in found)
-        raise BloomeryError(
-            f"{len(found)} runs are named {what!r}{': ' + keys if keys else ''}",
-            "name a run by its name, or by the first digits of its key; `bloomery refs runs/` lists them",
-        )
-    return found[0].name.split("/")[1]
+    heads = {
+        ref.name.split("/")[1]: ref.value for ref in list_refs(store, "runs/") if ref.name.endswith("/head")
+    }
+    found = [key for key, head in heads.items() if key.startswith(what) or head.get("name") == what]
+    found.sort(key=lambda key: heads[key]["began"])
+    if len(found) == 1 or (found and newest):
+        return found[-1]
+    listed = [f"{key[:12]} (begun {ctime(heads[key]['began'])}, step {heads[key]['step']})" for key in found]
+    raise BloomeryError(
+        f"{len(found)} runs are named {what!r}{': ' * bool(found)}{', '.join(listed)}",
+        "name a run by its name, or by the first digits of its key; `bloomery refs runs/` lists them",
+    )
 
 
 def open_run(store: Store, key: str, cache: Path, tables: Path, tokens: bool = False) -> TrainedRun:

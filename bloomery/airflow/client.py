@@ -109,9 +109,10 @@ class AirflowClient:
         if line not in known.split("\n"):
             self.call("PATCH", path, json={"note": f"{known}\n{line}".strip()[:NOTE]})
 
-    def busy(self, dag: str) -> bool:
-        """Whether a run of the DAG goes on."""
-        return bool(self.call("GET", f"dags/{dag}/dagRuns", params={"state": "running"})["dag_runs"])
+    def running(self, dag: str) -> list[str]:
+        """The DAG's runs that go on."""
+        found = self.call("GET", f"dags/{dag}/dagRuns", params={"state": "running"})["dag_runs"]
+        return [str(run["dag_run_id"]) for run in found]
 
     def tasks(self, dag: str, run: str) -> list[TaskState]:
         """Every task instance of a run."""

@@ -65,7 +65,7 @@ class Follower:
 
     def _next(self, dag: str, run: str) -> tuple[str, str]:
         wanted, since = CHAIN[CHAIN.index(dag) + 1], datetime.datetime.now(datetime.UTC).isoformat()
-        deadline, said = time.monotonic() + WAKING, False
+        deadline, ahead = time.monotonic() + WAKING, ""
         with self.console.status(f"waiting for {wanted}"):
             while time.monotonic() < deadline:
                 for woken, its_run in self.client.woken(dag, run, self.config):
@@ -73,18 +73,25 @@ class Follower:
                         return woken, its_run
                 if wanted == "pretrain" and (its_run := self.client.begun(wanted, since, self.config) or ""):
                     return wanted, its_run  # its event was lost, and the clock found what it was about
-                if not said and self.client.busy(wanted):
-                    self.console.print(
-                        f"  waiting behind a run that goes on: {self.client.url}/dags/{wanted}"
-                    )
-                    said = True
-                if said and self.client.busy(wanted):  # one run at a time: the event waits for its turn
+                if running := self.client.running(wanted):  # one at a time: the event waits for its turn
+                    if running[0] != ahead:
+                        ahead = running[0]
+                        self.console.print(f"  waiting behind {self._ahead(wanted, ahead)}")
                     deadline = time.monotonic() + WAKING
                 time.sleep(POLL)
         raise BloomeryError(
             f"{dag} ended, but its event woke no run of {wanted} within {WAKING / 60:.0f} minutes",
             f"look whether {wanted} is paused: {self.client.url}/dags/{wanted}",
         )
+
+    def _ahead(self, dag: str, run: str) -> str:
+        """What is known of a run that goes on."""
+        states = [
+            f"{task.task} {task.state.replace('_', ' ')}"
+            for task in self.client.tasks(dag, run)
+            if task.state and task.state not in FINISHED
+        ]
+        return f"{self.client.url}/dags/{dag}/runs/{run}{': ' * bool(states)}{', '.join(states)}"
 
     def _one(self, dag: str, run: str) -> None:
         with self.console.status("") as status:

@@ -22,6 +22,7 @@ from bloomery.config.settings import settings
 from bloomery.config.sources import SnapshotConfig
 from bloomery.errors import BloomeryError
 from spark_jobs.snapshot import take
+from training.continuing import open_other
 from validation.evals.pending import evaluation, pending
 from validation.release.promote import Candidate, champion, consider, promote, sign_candidate
 from validation.release.waivers import verdicts_of
@@ -70,11 +71,17 @@ def resolve_config(given: str) -> str:
 
 
 def begin(config: str, until: str) -> Item:
-    """A run's first item. Mutable refs are read here, once a run, and recorded in verdicts alone."""
+    """A run's first item. Mutable refs are read here, once a run, and recorded in verdicts alone.
+
+    Raises:
+        BloomeryError: the store is not one, no such config, or no checkpoint to begin training with.
+    """
     probe(store())
     digest = resolve_config(config)
     resolved = read_config(digest)
     item = {"config": digest, "name": resolved.name, "until": resolved.last(until)}
+    if resolved.train.init_from and item["until"] != "corpus":
+        open_other(store(), resolved.train.init_from.checkpoint)  # now, not after the data stages
     ref = read_ref(store(), f"datasets/{item['name']}/published")
     return item | ({"published": ref.value["digest"]} if ref else {})
 

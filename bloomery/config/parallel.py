@@ -82,7 +82,8 @@ class ParallelConfig(Config):
         """The degrees above 1, for people."""
         named = ("data", "tensor", "pipeline", "sequence", "expert")
         parts = [f"{name} {getattr(self, name)}" for name in named if getattr(self, name) > 1]
-        return f"{' x '.join(parts) or 'one rank'}, ZeRO-{self.zero_stage}"
+        offload = ", optimizer on the CPU" if self.offload_optimizer else ""
+        return f"{' x '.join(parts) or 'one rank'}, ZeRO-{self.zero_stage}{offload}"
 
 
 def check_retention(train: TrainConfig, parallel: ParallelConfig) -> None:
@@ -193,14 +194,17 @@ def legal_meshes(train: TrainConfig, parallel: ParallelConfig) -> Iterator[Paral
 
 
 def nearest(train: TrainConfig, parallel: ParallelConfig) -> ParallelConfig | None:
-    """The legal mesh of as many ranks that differs least; None if there is none."""
+    """The legal mesh of as many ranks that differs least, without offload at worst; None if there is none."""
 
     def distance(other: ParallelConfig) -> float:
         names = ("tensor", "pipeline", "sequence", "expert")
         apart = sum(abs(math.log2(getattr(other, name) / getattr(parallel, name))) for name in names)
         return apart + abs(other.zero_stage - parallel.zero_stage) / 8
 
-    return min(legal_meshes(train, parallel), key=distance, default=None)
+    found = min(legal_meshes(train, parallel), key=distance, default=None)
+    if found is None and parallel.offload_optimizer:
+        return nearest(train, parallel.model_copy(update={"offload_optimizer": False}))
+    return found
 
 
 def check_mesh(train: TrainConfig, parallel: ParallelConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -68,6 +69,8 @@ class RunConfig(Config):
                 f"release.export.weights: {export.weights}, but evaluate.weights: {self.evaluate.weights}: "
                 "what is released must be what was measured"
             )
+        if self.train.dtype == "fp8" and self.execution.parallelism.device == "cpu":
+            raise ValueError("train.dtype: fp8 needs a GPU (Hopper), but execution.parallelism.device: cpu")
         check_mesh(self.train, self.execution.parallelism)
         check_retention(self.train, self.execution.parallelism)
         if self.release.auto_approve and self.name != "demo":
@@ -146,15 +149,36 @@ class UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "tuple": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+}
+"""What YAML has to hold, by the first word of pydantic's type of error."""
+
+
+_CONTAINERS: dict[type, str] = {dict: "a mapping", list: "a list"}
+
+
 def _explain(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "(whole config)"
+    where = ".".join(str(part) for part in item["loc"])
+    kind, _, fault = item["type"].partition("_")
     if item["type"] == "extra_forbidden":
         allowed = sorted(_fields_at(item["loc"][:-1]))
         return f"{where}: unknown key; allowed here: {', '.join(allowed)}"
     if item["type"] == "missing":
         return f"{where}: missing"
-    shown = "" if isinstance(item["input"], dict) else f" (found {item['input']!r})"
-    return f"{where}: {item['msg'].removeprefix('Value error, ')}{shown}"
+    message = re.sub("^(Input|String) should", "must", item["msg"].removeprefix("Value error, "))
+    if fault in {"type", "parsing", "from_float"} and kind in _EXPECTED:
+        message = f"must be {_EXPECTED[kind]}"
+    found = _CONTAINERS.get(type(item["input"]))
+    if item["type"] == "value_error" and found:  # of fields that the message names
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message} (found {found or repr(item['input'])})"
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:

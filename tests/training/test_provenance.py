@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bloomery.artifacts.canonical import sha256
+from bloomery.artifacts.journal import Journal
 from bloomery.cli import app
 from bloomery.config.settings import settings
 from bloomery.config.training import ScheduleConfig
@@ -135,6 +136,13 @@ def test_what_is_not_there_is_named(trained):
     assert find_run(store, ranks.run[:10]) == ranks.run
     with pytest.raises(BloomeryError, match="0 runs are named 'nothing'"):
         find_run(store, "nothing")
+    Journal(store, "e" * 64).open(1, {"name": "twice"})
+    Journal(store, "d" * 64).open(1, {"name": "twice"})
+    with pytest.raises(
+        BloomeryError, match=r"2 runs are named 'twice': eeeeeeeeeeee .*step 0.*, dddddddddddd"
+    ):
+        find_run(store, "twice")
+    assert find_run(store, "twice", newest=True) == "d" * 64
     with pytest.raises(BloomeryError, match="has no step 20"):
         trace_step(run, 20)
     with pytest.raises(UnknownDocumentError):
