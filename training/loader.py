@@ -36,7 +36,7 @@ from training.data import Data
 
 IGNORED = -100
 """Target that is none, as torch's cross_entropy takes it."""
-WINDOW = 1 << 18
+WINDOW = 1 << 19
 """Tokens that are read at once, when a step has fewer."""
 AHEAD = 2
 """Windows that are read ahead."""
@@ -253,7 +253,7 @@ def read_steps(data: Data, steps: Steps) -> list[Batch]:
     """A batch a step. If one of some steps meets damage, only the first step's: the next may be well."""
     run, reading = steps.run, steps.reading
     data.bury(steps.shares[0].step)
-    rows = Rows.empty(len(run), data.length + 1, data.dtype, data.eos_id)
+    rows = Rows.empty(len(run), data.length + 1, data.dtype)
     damage = [
         found
         for number, reader in enumerate(data.readers)
@@ -285,26 +285,33 @@ def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
         targets[row[place > 0], place[place > 0] - 1] = IGNORED
     begins = _begins(rows, shares, length)
     positions = _positions(begins, count * length)
-    found, at = [], 0
-    for part, marks in zip(shares, steps.marks, strict=True):
-        samples, width = slice(at, at + part.samples), length // part.pieces
-        begun = slice(at + (part.skip > 0), at + part.samples)
-        own, flat = slice(part.skip, part.skip + part.rows), at * length + part.skip * width
-        edges = np.searchsorted(begins, [flat, flat + part.rows * width]).tolist()
-        cu_seqlens = begins[edges[0] : edges[1] + 1] - np.int32(flat)
-        cu_seqlens[-1] = part.rows * width
+    sizes = np.array([(s.samples, s.skip * length // s.pieces, s.rows * length // s.pieces) for s in shares])
+    at = np.cumsum(sizes[:, 0]) - sizes[:, 0]
+    low = at * length + sizes[:, 1]
+    high = low + sizes[:, 2]
+    edges = np.searchsorted(begins, [low, high])
+    found = []
+    for part, marks, first, a, b, i, j in zip(
+        shares, steps.marks, *(column.tolist() for column in (at, low, high, *edges)), strict=True
+    ):
+        cu_seqlens = begins[i : j + 1] - np.int32(a)
+        cu_seqlens[-1] = b - a
+        last, own, width = (
+            first + part.samples,
+            slice(part.skip, part.skip + part.rows),
+            length // part.pieces,
+        )
         found.append(
             Batch(
                 step=part.step,
-                inputs=inputs[samples].reshape(part.samples * part.pieces, width)[own],
-                targets=targets[samples].reshape(part.samples * part.pieces, width)[own],
-                positions=positions[flat : flat + part.rows * width].reshape(part.rows, width),
+                inputs=inputs[first:last].reshape(-1, width)[own],
+                targets=targets[first:last].reshape(-1, width)[own],
+                positions=positions[a:b].reshape(-1, width),
                 cu_seqlens=cu_seqlens,
-                mark=Mark(marks, _crc(part, rows.tokens[begun])),
+                mark=Mark(marks, _crc(part, rows.tokens[first + (part.skip > 0) : last])),
                 damage=[],
             )
         )
-        at += part.samples
     return found
 
 
@@ -327,4 +334,5 @@ def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int3
 
 def _positions(begins: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.int32]:
     """How far each of `count` inputs is from the last begin."""
-    return np.arange(count, dtype=np.int32) - np.repeat(begins[:-1], np.diff(begins))
+    last = np.repeat(begins[:-1], np.diff(begins))
+    return np.subtract(np.arange(count, dtype=np.int32), last, out=last)

@@ -253,10 +253,10 @@ class Packing:
         """(row in `bins`, item) of everything that the bins hold, the largest items of a bin first."""
         plan = self.plan
         kind = np.searchsorted(plan.bins, bins, "right") - 1
-        row, entry = _ragged(plan.first[kind], plan.first[kind + 1] - plan.first[kind])
+        row, entry = ragged(plan.first[kind], plan.first[kind + 1] - plan.first[kind])
         rank = self.sizes[plan.size[entry]] + plan.rank[entry]
         rank += (bins - plan.bins[kind])[row] * plan.many[entry]
-        inner, item = _ragged(rank, plan.many[entry])
+        inner, item = ragged(rank, plan.many[entry])
         return row[inner], item
 
     def locate(self, items: Indices) -> tuple[Indices, Indices, Indices]:
@@ -281,7 +281,7 @@ class Packing:
         mine = np.flatnonzero(runs.shard == shard)
         row, run = np.nonzero(places[kind][:, None] == runs.document[mine])  # its pieces, and what remains
         run = mine[run]
-        _, item = _ragged(runs.before[run] + nth[row] * runs.pieces[run], runs.pieces[run])
+        _, item = ragged(runs.before[run] + nth[row] * runs.pieces[run], runs.pieces[run])
         size = np.searchsorted(self.sizes, item, "right") - 1
         rank = item - self.sizes[size]
         order = np.lexsort((plan.rank, plan.size))  # an entry takes consecutive ranks of its size
@@ -291,7 +291,7 @@ class Packing:
         return np.unique(plan.bins[kind] + (rank - plan.rank[entry]) // plan.many[entry])
 
 
-def _ragged(first: Indices, count: Indices) -> tuple[Indices, Indices]:
+def ragged(first: Indices, count: Indices) -> tuple[Indices, Indices]:
     """(row, value) of the ranges [first, first + count), one after the other."""
     row = np.repeat(np.arange(len(first)), count)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)

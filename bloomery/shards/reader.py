@@ -23,7 +23,7 @@ import numpy.typing as npt
 from bloomery.shards.dataset import Stream
 from bloomery.shards.format import DamagedError
 from bloomery.shards.overlay import Damage, Tombstone
-from bloomery.shards.packing import Cut, Segments, UnreadableError
+from bloomery.shards.packing import Cut, Segments, UnreadableError, ragged
 from bloomery.shards.shard import Shard, open_side
 from bloomery.shards.side import BLOCK, Side
 
@@ -69,9 +69,9 @@ class Rows:
     """Tokens that are no targets, row * (L + 1) + place, in no order."""
 
     @classmethod
-    def empty(cls, samples: int, width: int, dtype: np.dtype[Any], fill: int) -> Self:
-        """Rows of nothing but `fill`."""
-        return cls(np.full((samples, width), fill, dtype))
+    def empty(cls, samples: int, width: int, dtype: np.dtype[Any]) -> Self:
+        """Rows that nothing was read into yet."""
+        return cls(np.empty((samples, width), dtype))
 
 
 class Shards:
@@ -145,7 +145,7 @@ class Reader:
         Args:
             samples: [N].
             rows: [N].
-            out: its tokens are filled with separators where nothing stands.
+            out: what a sample does not fill of its row, separators do.
         """
         try:
             segments = self.cut.segments(samples)
@@ -154,8 +154,7 @@ class Reader:
         width, flat = out.tokens.shape[1], out.tokens.reshape(-1)
         row, at, start, size = self.within_shards(segments)
         place, damage = rows[row] * width + at, list[Damage]()
-        shift, inside = place.copy(), np.zeros(len(place), np.int64)
-        documents: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)] * len(place)
+        out.begins.append(place)
         numbers = self.stream.shards_at(start)
         for number in _distinct(numbers):
             mine = np.flatnonzero(numbers == number)
@@ -166,16 +165,14 @@ class Reader:
             tokens, starts = shard.tokens, shard.side.starts
             edges = np.concatenate([begin, begin + size[mine] - 1]).astype(np.uint32)  # the column's type
             first, last = np.searchsorted(starts, edges, "right").reshape(2, -1)
-            shift[mine] -= begin
-            inside[mine] = last - first
-            columns = (mine, place[mine], begin, size[mine], first, last)
-            for run, to, here, count, a, b in zip(*(column.tolist() for column in columns), strict=True):
-                flat[to : to + count] = tokens[here : here + count]
-                documents[run] = starts[a:b]
-            goes_on = (at[mine] > 0) & (starts[first - 1] != begin)
-            out.masked.append(place[mine[goes_on]])
+            to = place[mine]
+            columns = (to.tolist(), begin.tolist(), (begin + size[mine]).tolist())
+            for a, low, high in zip(*columns, strict=True):
+                flat[a : a + high - low] = tokens[low:high]
+            run, document = ragged(first, last - first)
+            out.begins.append(starts[document] + (to - begin)[run])
+            out.masked.append(to[(at[mine] > 0) & (starts[first - 1] != begin)])
         if not damage:
-            out.begins += [place, np.concatenate(documents) + np.repeat(shift, inside)]
             self._pad(segments, rows, width, out)
             self._mask_buried(start, size, place, out)
         return damage
@@ -219,10 +216,13 @@ class Reader:
     def _pad(self, segments: Segments, rows: Indices, width: int, out: Rows) -> None:
         ends = segments.at + segments.size
         last = np.flatnonzero(np.append(segments.row[1:] != segments.row[:-1], True))
-        for row, end in zip(rows[segments.row[last]].tolist(), ends[last].tolist(), strict=True):
-            if end < width:
-                out.begins.append(np.array([row * width + end]))
-                out.masked.append(np.arange(row * width + end, (row + 1) * width))
+        short = last[ends[last] < width]
+        if len(short):
+            begins = rows[segments.row[short]] * width + ends[short]
+            _, padding = ragged(begins, width - ends[short])
+            out.tokens.reshape(-1)[padding] = self.eos_id
+            out.begins.append(begins)
+            out.masked.append(padding)
 
     def _mask_buried(self, start: Indices, size: Indices, place: Indices, out: Rows) -> None:
         if not len(self._buried):
