@@ -187,13 +187,11 @@ class Reader:
         self.read_into(out, name, kind, (0,) * len(tensor.shape))
         return out
 
-    def weights(self, of: Weights = "trained") -> dict[str, Tensor]:
-        """Every weight and buffer, whole, fp32: as trained, or the average of them."""
+    def weights(self, of: Weights = "trained") -> Iterator[tuple[str, Tensor]]:
+        """Every weight and buffer by name, whole, fp32, one at a time: as trained, or the average of them."""
         kind = {"trained": MASTER, "average": AVERAGE}[of]
-        return {
-            name: self.read(name, kind if kind in tensor.kinds else BUFFER)
-            for name, tensor in self.index.tensors.items()
-        }
+        for name, tensor in self.index.tensors.items():
+            yield name, self.read(name, kind if kind in tensor.kinds else BUFFER)
 
 
 def fill(engine: Engine, reader: Reader, optimizer: bool = True) -> None:

@@ -11,7 +11,7 @@ its last projection is ours, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,19 +49,16 @@ class ExportError(BloomeryError):
     """A shape that no class of transformers holds."""
 
 
-def hf_weights(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names of the hub's layout; stacked experts one by one.
+def hf_weights(model: ModelConfig, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Named weights by the names of the hub's layout, as they come; stacked experts one by one.
 
     Raises:
         ExportError: no class holds the shape.
     """
     kind = hf_class(model)
-    named: dict[str, Tensor] = {}
-    for name, weight in weights.items():
-        named.update(_renamed(model, kind, name, weight))
-    if model.scaling == "mup":  # muP's factor of the logits goes into the last norm
-        named["model.norm.weight"] = named["model.norm.weight"] * (model.mup_base_width / model.width)
-    return named
+    logits = model.mup_base_width / model.width if model.scaling == "mup" else 1.0
+    for name, weight in weights:  # muP's factor of the logits goes into the last norm
+        yield from _renamed(model, kind, name, weight * logits if name == "norm.weight" else weight)
 
 
 def _renamed(model: ModelConfig, kind: str, name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:

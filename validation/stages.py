@@ -21,7 +21,7 @@ EVALUATE = Stage(
 
 EXPORT = Stage(
     name="export",
-    version=1,
+    version=2,
     config=ExportConfig,
     inputs={
         "checkpoint": "train.checkpoint",

@@ -52,7 +52,9 @@ def test_transformers_gives_the_same_logits(kind, changes, tmp_path):
         for bias in ours.buffers():
             bias.copy_(torch.randint(-9, 9, bias.shape))
     weights = {name: weight.detach().clone() for name, weight in ours.state_dict().items()}
-    save_file(hf_weights(config, weights), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        dict(hf_weights(config, weights.items())), tmp_path / "model.safetensors", metadata={"format": "pt"}
+    )
     described = hf_config(config, 97, 64) | {"dtype": "float32", "bos_token_id": None, "eos_token_id": None}
     (tmp_path / "config.json").write_text(json.dumps(described))
     theirs, loading = AutoModelForCausalLM.from_pretrained(

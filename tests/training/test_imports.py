@@ -77,7 +77,7 @@ def test_an_imported_model_gives_the_same_logits(tmp_path, kind, changes):
     weights = artifact(store, found.manifest, "weights")
     reader = Reader(weights.local(tmp_path), weights.output.digest)
     ours = Decoder(found.model, 97).eval()
-    ours.load_state_dict(reader.weights())
+    ours.load_state_dict(dict(reader.weights()))
     ids = torch.randint(0, 97, (2, 40), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         theirs.set_attn_implementation("eager")
@@ -173,7 +173,7 @@ def test_a_run_begins_with_the_imported_weights(world, tmp_path, stage, capfd):
     assert again == train
     reader = Reader(first.folder, first.digest)
     model = Decoder(train.model, reader.index.vocab_size)
-    model.load_state_dict(reader.weights())
+    model.load_state_dict(dict(reader.weights()))
     assert held_out[0] == pytest.approx(loss_of(model, ranks.job(train)), abs=1e-5)
     assert held_out[-1] < held_out[0] - 0.5
 

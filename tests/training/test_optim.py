@@ -109,9 +109,9 @@ def test_a_checkpoint_holds_the_average_beside_the_weights(ranks):
     average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for step in range(1, 7):
         found = reader(ranks, ranks.at(step))
-        for name, weight in found.weights().items():
+        for name, weight in found.weights():
             average[name].lerp_(weight, 0.3)
-        for name, weight in found.weights("average").items():
+        for name, weight in found.weights("average"):
             assert torch.allclose(weight, average[name], atol=1e-6), (step, name)
     kinds = found.index.tensors
     assert kinds["layers.0.ffn.up.weight"].kinds == ("master", "exp_avg", "ema")

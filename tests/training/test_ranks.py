@@ -81,7 +81,7 @@ def test_two_ranks_equal_one_process(ranks):
     assert np.allclose(ours.grad_norm, norms, rtol=1e-4)
     assert last.receipt == receipt
     assert ours.loss[-1] < ours.loss[0] - 1
-    for name, weight in reader(ranks, last).weights().items():
+    for name, weight in reader(ranks, last).weights():
         assert (weight - weights[name]).abs().max() < 1e-4, name
 
 
@@ -133,7 +133,7 @@ def test_ranks_that_do_not_divide_the_batch_equal_one_process(ranks, train, widt
     assert last.receipt == receipt
     assert np.abs(np.array(ours.loss) - losses).max() < 1e-5
     assert np.allclose(ours.grad_norm, norms, rtol=1e-4)
-    for name, weight in reader(ranks, last).weights().items():
+    for name, weight in reader(ranks, last).weights():
         assert (weight - weights[name]).abs().max() < 1e-4, name
 
 

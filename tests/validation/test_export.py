@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from bloomery.config.release import ExportConfig
 from tests.validation.conftest import CONFIG
 from training.checkpoint import Reader
 from training.hf import hf_weights
+from training.imports import import_model
 from validation.evals.evaluate import load_model
+from validation.release.export import save_weights
 from validation.stages import EVALUATE, EXPORT
 
 
@@ -69,6 +72,30 @@ def test_bf16_weights_are_rounded_masters(trained, upstream, tmp_path):
     saved = load_file(artifact(store, outcome.digest, "model").local(tmp_path) / "model.safetensors")
     weights = artifact(store, trained.train, "checkpoint")
     masters = Reader(weights.local(tmp_path), weights.output.digest).weights()
-    renamed = hf_weights(CONFIG.train.model, masters)
+    renamed = dict(hf_weights(CONFIG.train.model, masters))
     assert saved.keys() == renamed.keys()
     assert all(torch.equal(saved[name], weight.to(torch.bfloat16)) for name, weight in renamed.items())
+
+
+def test_a_large_model_is_several_files_that_are_loaded_as_one(trained, upstream, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    store = trained.world.store
+    outcome = run_stage(EXPORT, ExportConfig(), upstream, store)
+    folder = tmp_path / "copy"
+    shutil.copytree(artifact(store, outcome.digest, "model").local(tmp_path), folder)
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    assert save_weights(folder, iter(whole.items()), most=40_000) == sum(w.numel() for w in whole.values())
+    files = sorted(folder.glob("model-*.safetensors"))
+    assert [path.name for path in files] == [
+        f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)
+    ]
+    assert len(files) > 2
+    held = [load_file(path) for path in files]
+    assert all(len(part) == 1 or sum(w.nbytes for w in part.values()) <= 40_000 for part in held)
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    for name, weight in theirs.state_dict().items():
+        if name in whole:
+            assert torch.equal(weight, whole[name])
+    assert import_model(store, folder).parameters == sum(w.numel() for w in whole.values())

@@ -69,7 +69,7 @@ def evaluate(context: Context) -> dict[str, Artifact]:
 def load_model(reader: Reader, weights: Weights = "trained") -> Decoder:
     """The model of a checkpoint in fp32, ready to score."""
     model = Decoder(reader.index.train.model, reader.index.vocab_size)
-    model.load_state_dict(reader.weights(weights))
+    model.load_state_dict(dict(reader.weights(weights)))
     return model.eval()
 
 

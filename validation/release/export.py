@@ -1,16 +1,20 @@
 """The body of stage `export`: a checkpoint as a folder that transformers loads.
 
 model.safetensors  config.json  generation_config.json  tokenizer.json  tokenizer_config.json  README.md
+
+Above 5 GB the weights are model-00001-of-00042.safetensors and so on, with model.safetensors.index.json.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from bloomery.artifacts.digests import file_digest, tree_digest
 from bloomery.artifacts.manifest import Artifact, Output
@@ -21,6 +25,8 @@ from training.hf import hf_config, hf_weights
 from training.layout import Index
 from validation.release.card import model_card
 
+SHARD = 5_000_000_000
+"""Most bytes of a file of weights."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -42,11 +48,7 @@ def export(context: Context) -> dict[str, Artifact]:
     folder = context.scratch / "model"
     folder.mkdir()
     masters = hf_weights(reader.index.train.model, reader.weights(config.weights))
-    weights = {  # a router's bias differs from others by thousandths
-        name: tensor if name.endswith("correction_bias") else tensor.to(DTYPES[config.dtype])
-        for name, tensor in masters.items()
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    size = save_weights(folder, as_released(masters, DTYPES[config.dtype]))
     special = end_of_text(text)
     documents = {
         "config.json": config_json(reader.index, config, special),
@@ -56,11 +58,52 @@ def export(context: Context) -> dict[str, Artifact]:
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
     (folder / "tokenizer.json").write_bytes(text)
-    size = sum(tensor.numel() for tensor in weights.values())
     (folder / "README.md").write_text(
         model_card(reader.index, checkpoint.output.digest, size, config.dtype, measured)
     )
     return {"model": upload(context, "model", folder)}
+
+
+def as_released(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Weights in the dtype of a release, but for a router's bias: it differs from others by thousandths."""
+    for name, weight in weights:
+        yield name, weight if name.endswith("correction_bias") else weight.to(dtype)
+
+
+def save_weights(folder: Path, weights: Iterable[tuple[str, Tensor]], most: int = SHARD) -> int:
+    """Writes weights as one file, or as several of at most `most` bytes with an index, one in memory at a
+    time.
+
+    Returns:
+        Parameters written.
+    """
+    held: dict[str, Tensor] = {}
+    files: list[list[str]] = []
+    parameters = size = 0
+
+    def flush() -> None:
+        save_file(held, folder / str(len(files)), metadata={"format": "pt"})
+        files.append(sorted(held))
+        held.clear()
+
+    for name, weight in weights:
+        if held and weight.nbytes + sum(other.nbytes for other in held.values()) > most:
+            flush()
+        held[name] = weight
+        parameters, size = parameters + weight.numel(), size + weight.nbytes
+    flush()
+    places = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
+    if len(files) == 1:
+        places = ["model.safetensors"]
+    for number, place in enumerate(places):
+        (folder / str(number)).rename(folder / place)
+    if len(files) > 1:
+        where = {name: place for place, names in zip(places, files, strict=True) for name in names}
+        index = {"metadata": {"total_size": size}, "weight_map": where}
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=2, sort_keys=True) + "\n"
+        )
+    return parameters
 
 
 def config_json(index: Index, config: ExportConfig, special: tuple[int, str] | None) -> dict[str, Any]:
