@@ -281,7 +281,7 @@ def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
     masked = np.concatenate([*rows.masked, np.zeros(0, np.int64)])
     if len(masked):
         row, place = np.divmod(masked, length + 1)
-        targets = targets.copy()
+        targets = rows.tokens[:, 1:].astype(np.int64)
         targets[row[place > 0], place[place > 0] - 1] = IGNORED
     begins = _begins(rows, shares, length)
     positions = _positions(begins, count * length)

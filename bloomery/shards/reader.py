@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -155,20 +155,17 @@ class Reader:
         row, at, start, size = self.within_shards(segments)
         place, damage = rows[row] * width + at, list[Damage]()
         out.begins.append(place)
-        numbers = self.stream.shards_at(start)
-        for number in _distinct(numbers):
-            mine = np.flatnonzero(numbers == number)
-            begin = start[mine] - self.stream.start(number)
-            shard = self._verified(number, begin, begin + size[mine], damage)
+        for number, mine in self._by_shard(start):
+            begin, to = start[mine] - self.stream.start(number), place[mine]
+            end = begin + size[mine]
+            shard = self._verified(number, begin, end, damage)
             if shard is None or damage:
                 continue
             tokens, starts = shard.tokens, shard.side.starts
-            edges = np.concatenate([begin, begin + size[mine] - 1]).astype(np.uint32)  # the column's type
-            first, last = np.searchsorted(starts, edges, "right").reshape(2, -1)
-            to = place[mine]
-            columns = (to.tolist(), begin.tolist(), (begin + size[mine]).tolist())
-            for a, low, high in zip(*columns, strict=True):
+            for a, low, high in zip(to.tolist(), begin.tolist(), end.tolist(), strict=True):
                 flat[a : a + high - low] = tokens[low:high]
+            edges = np.concatenate([begin, end - 1]).astype(np.uint32)  # the column's type
+            first, last = np.searchsorted(starts, edges, "right").reshape(2, -1)
             run, document = ragged(first, last - first)
             out.begins.append(starts[document] + (to - begin)[run])
             out.masked.append(to[(at[mine] > 0) & (starts[first - 1] != begin)])
@@ -176,6 +173,14 @@ class Reader:
             self._pad(segments, rows, width, out)
             self._mask_buried(start, size, place, out)
         return damage
+
+    def _by_shard(self, start: Indices) -> Iterator[tuple[int, Indices]]:
+        """(shard, which runs begin in it), of the runs that begin at `start`."""
+        numbers = self.stream.shards_at(start)
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        for mine in np.split(order, cuts) if len(order) else ():
+            yield int(numbers[mine[0]]), mine
 
     def within_shards(self, segments: Segments) -> Segments:
         """The runs, cut where one shard ends and the next begins."""
@@ -262,7 +267,3 @@ class Reader:
             )
             for block in shard.damaged()
         ]
-
-
-def _distinct(values: Indices) -> list[int]:
-    return [int(values[0])] if len(values) and (values == values[0]).all() else np.unique(values).tolist()

@@ -88,6 +88,8 @@ class Shard:
         Raises:
             DamagedError: names the block.
         """
+        if self.verified.all():
+            return
         size = self.tokens.itemsize
         first, last = starts * size // BLOCK, (stops * size - 1) // BLOCK
         touched = np.concatenate([first, last])
