@@ -183,6 +183,21 @@ def _powers(base: int, count: int) -> Unsigned:
     return np.cumprod(factors)
 
 
+def power(exponents: Column) -> Unsigned:
+    """BASE ** exponent modulo 2 ** 64, of exponents below 2 ** 31."""
+    low, high = _power_tables()
+    found = low[exponents & 0xFFFF]
+    if len(found) and exponents.max() > 0xFFFF:
+        found *= high[exponents >> 16]
+    return found
+
+
+@cache
+def _power_tables() -> tuple[Unsigned, Unsigned]:
+    """BASE ** n and (BASE ** 2 ** 16) ** n."""
+    return _powers(BASE, 1 << 16), _powers(pow(BASE, 1 << 16, 1 << 64), 1 << 15)
+
+
 def windows(text: str) -> Iterator[str]:
     """The text in pieces of about WINDOW characters, cut where white space stands."""
     if len(text) <= WINDOW:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,17 @@ from spark_jobs.cleaning.ngrams import DUPLICATE, TOP, repeated_characters
 from spark_jobs.cleaning.rules import RULES, Text, measure, rule
 from spark_jobs.cleaning.signals import SIGNALS, measure_text
 from spark_jobs.cleaning.text import REPAIR, repair
-from spark_jobs.cleaning.words import ALPHA, BASE, SYMBOLS, WINDOW, Lexicon, polynomials, white_space, windows
+from spark_jobs.cleaning.words import (
+    ALPHA,
+    BASE,
+    SYMBOLS,
+    WINDOW,
+    Lexicon,
+    polynomials,
+    power,
+    white_space,
+    windows,
+)
 from tests.spark_jobs.corpus import GERMAN, prose
 
 GOLDEN = {
@@ -97,6 +108,7 @@ def test_no_text_breaks_a_rule(profile, text):
         name for name in SIGNALS if name.endswith(("_lines", "_words", "_paragraphs", "_characters"))
     ]
     fractions = [name for name in fractions if name.startswith(("gopher", "fineweb", "refinedweb"))]
+    fractions.remove("gopher.stop_words")  # a count
     assert all(found.signals[name] is None or 0 <= found.signals[name] <= 1 for name in fractions)
 
 
@@ -141,7 +153,12 @@ def test_hashes_of_words_join_to_that_of_their_characters(monkeypatch, window, w
     assert polynomials(["".join(words)]).tolist() == [rolled]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.lists(st.integers(0, 2**31 - 1)))
+def test_powers_are_those_of_the_base(exponents):
+    assert power(np.array(exponents, np.int32)).tolist() == [pow(BASE, each, 2**64) for each in exponents]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
 @given(
     parts=st.lists(st.sampled_from(["a", "bc ", " ", "D", "\n", "\n\n", "\r", "\r\n", "\u2028", "3 likes"]))
 )
