@@ -48,6 +48,8 @@ def sentence_mark() -> Mark:
     ends = frozenset(Sentencizer.default_punct_chars)
 
     def mark(word: str) -> str:
+        if word[0].isalnum():
+            return "O"
         if word in ends:
             return "T"
         return "" if all(unicodedata.category(character)[0] == "P" for character in word) else "O"

@@ -112,6 +112,20 @@ def test_no_text_breaks_a_rule(profile, text):
     assert all(found.signals[name] is None or 0 <= found.signals[name] <= 1 for name in fractions)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.text("abc ſıİ", max_size=3),
+            st.sampled_from(("sign", "LOG", "More", "cart", "moſe", "ſıgn", "Sİgn", "é")),
+        )
+    )
+)
+def test_the_look_for_navigation_sees_all_that_the_search_finds(parts):
+    line = "".join(map("".join, parts))
+    if re.search("sign|log|more|cart", line, re.IGNORECASE):
+        assert lines._hints(line)
+
+
 def test_two_rules_of_one_name_are_refused():
     with pytest.raises(AssertionError, match=r"gopher\.words"):
         rule("gopher.words", "")(lambda text: 0.0)
