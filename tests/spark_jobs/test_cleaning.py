@@ -306,6 +306,24 @@ def test_repair_is_ftfys():
         assert repair(text) == ftfy.fix_text(text, REPAIR).strip()
 
 
+BROKEN = st.text(
+    st.sampled_from(
+        " aZe.-'[3m\x00\x07\x1b\x7f\x80\x85\xa0\xad°²Ãâ‚¬™€œ“”’…©éÀÂÐРВ×ﬁ"
+        "\u0301\u202a\u2028\ufeff\ufffc日\ud83d\ude00"
+    ),
+    max_size=12,
+)
+
+
+@given(BROKEN)
+@settings(max_examples=2000, deadline=None)
+def test_a_line_is_mended_as_by_all_steps_of_ftfy(text):
+    import ftfy
+
+    whole = ftfy.fixes.fix_line_breaks(ftfy.fixes.remove_terminal_escapes(text)).split("\n")
+    assert repair(text) == "\n".join(ftfy.fix_text_segment(line, REPAIR) for line in whole).strip()
+
+
 @pytest.fixture
 def extractors():
     made = []
