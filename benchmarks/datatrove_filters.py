@@ -2,12 +2,14 @@
 
     python datatrove_filters.py FOLDER-OF-JSONL-GZ OUTPUT
 
-Prints {"seconds": ...}; OUTPUT/kept and OUTPUT/dropped/<filter> hold the documents, with the reason.
+Prints {"seconds": ..., "cpu_seconds": ...}; OUTPUT/kept and OUTPUT/dropped/<filter> hold the
+documents, with the reason.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 
@@ -37,7 +39,11 @@ def main(source: str, output: str) -> None:
     pipeline = [JsonlReader(source, glob_pattern="*.jsonl.gz"), *filters, JsonlWriter(f"{output}/kept")]
     began = time.monotonic()
     LocalPipelineExecutor(pipeline, tasks=4, workers=2, logging_dir=f"{output}/logs").run()
-    print(json.dumps({"seconds": time.monotonic() - began}))
+    seconds = time.monotonic() - began
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(
+        json.dumps({"seconds": seconds, "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in spent)})
+    )
 
 
 if __name__ == "__main__":
