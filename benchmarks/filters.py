@@ -4,8 +4,7 @@ Both read the same JSON lines (gzip) on two cores, judge every document and writ
 corpus is halved by a hash of the ids: ours first reads one half, which loads spaCy and the commonest words
 into the workers (printed as "cold", without a goal), then the other, which it has never seen. That one is
 timed, and on it datatrove, less what it takes to start: the seconds of the same pipeline on one document.
-Prints MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text; and the
-CPU seconds of both, which other load on the machine changes less.
+Prints MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text.
 
 Both do the filter chain alone: no repair of encodings, no language, no personal data. Ours measures every
 rule of a text, those of RefinedWeb as well, where datatrove stops at the first that drops it.
@@ -25,7 +24,7 @@ from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]  # the tests' engine, on free ports
@@ -77,35 +76,27 @@ Decisions = dict[str, tuple[str | None, str | None]]
 """Document -> (rule that dropped it or None, text of a kept one)."""
 
 
-class Seconds(NamedTuple):
-    """What a run took."""
-
-    wall: float
-    cpu: float
-    """Of all its processes."""
-
-
-def theirs(corpus: Path, folder: Path) -> tuple[Seconds, Decisions]:
+def theirs(corpus: Path, folder: Path) -> tuple[float, Decisions]:
     """Seconds and decisions of datatrove."""
-    answer = run_peer("datatrove", DATATROVE, "datatrove_filters.py", str(corpus), str(folder))
+    seconds = run_peer("datatrove", DATATROVE, "datatrove_filters.py", str(corpus), str(folder))["seconds"]
     found: Decisions = {}
     for path in folder.rglob("*.jsonl.gz"):
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for row in map(json.loads, file):
                 reason = row["metadata"].get("filter_reason")
                 found[row["id"]] = (REASONS[reason], None) if reason else (None, row["text"])
-    return Seconds(answer["seconds"], answer["cpu_seconds"]), found
+    return seconds, found
 
 
-def ours(corpus: Path, folder: Path, spark: Any, engine: int) -> tuple[Seconds, Decisions]:
-    """Seconds and decisions of the rules in a session of the engine of that process id."""
-    began, cpu = time.monotonic(), cpu_seconds(engine)
+def ours(corpus: Path, folder: Path, spark: Any) -> tuple[float, Decisions]:
+    """Seconds and decisions of the rules in a session."""
+    began = time.monotonic()
     read = spark.read.schema("id string, text string").json(str(corpus / "*.jsonl.gz"))
     measured = read.mapInArrow(partial(_measure, MEASURE), SCHEMA)
     judged = measured.selectExpr("id", "text", f"({verdict(CLEAN)}) AS verdict")
     kept = "CASE WHEN verdict IS NULL THEN text END AS text"
     judged.selectExpr("id", "verdict.*", kept).write.format("delta").save(str(folder))
-    seconds = Seconds(time.monotonic() - began, cpu_seconds(engine) - cpu)
+    seconds = time.monotonic() - began
     rows = spark.read.format("delta").load(str(folder)).collect()
     return seconds, {row["id"]: (row["rule"], row["text"]) for row in rows}
 
@@ -147,30 +138,30 @@ def main() -> None:
         corpora.write(folder / "one", iter(rows[:1]), gz=True)
         spark = SparkSession(f"{engine.url}/", userId="benchmark")
         pid = engine.process.pid
-        cold, _ = ours(folder / "half-0", folder / "cold", spark, pid)
-        warm, found = ours(folder / "half-1", folder / "warm", spark, pid)
+        cold, _ = ours(folder / "half-0", folder / "cold", spark)
+        cpu = cpu_seconds(pid)
+        warm, found = ours(folder / "half-1", folder / "warm", spark)
+        cpu = cpu_seconds(pid) - cpu
         spark.client.close()
-        print(f"cold: {first[0]} documents, {first[1] / 1e6:.1f} MB, {spent(cold)}")
-        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, {spent(warm)}")
+        print(f"cold: {first[0]} documents, {first[1] / 1e6:.1f} MB, in {cold:.1f} s; load {load()}")
+        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, in {warm:.1f} s ({cpu:.1f} CPU-s)")
         engine.kill()
         start, _ = theirs(folder / "one", folder / "start")
         whole, expected = theirs(folder / "half-1", folder / "datatrove")
-        print(f"datatrove: {spent(whole)}; of which to start {spent(start)}")
+        print(f"datatrove: {whole:.1f} s, of which {start:.1f} s to start; load {load()}")
     mb = second[1] / 1e6
     report(
         "filters",
         [
-            Claim(
-                "filters_mb_per_s", mb / warm.wall, 5, mb / (whole.wall - start.wall), less_is_better=False
-            ),
+            Claim("filters_mb_per_s", mb / warm, 5, mb / (whole - start), less_is_better=False),
             Claim("filters_same_decision", agreement(expected, found), 0.999, less_is_better=False),
         ],
     )
 
 
-def spent(seconds: Seconds) -> str:
-    """The seconds in words, with the machine's load average of the last minute."""
-    return f"{seconds.wall:.1f} s, {seconds.cpu:.1f} CPU-s (load {os.getloadavg()[0]:.1f})"
+def load() -> str:
+    """The machine's load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":
