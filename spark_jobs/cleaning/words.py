@@ -111,6 +111,7 @@ class Lexicon:
         """Chunk -> the numbers of its words."""
         self._marks = _Memo(self._marked)
         """Chunk, or white space between two -> its words' marks."""
+        self._word_marks = _Memo(self._mark)
         self._chunks[LINE], self._marks[LINE] = (), LINE
         self._known = 0
         """Words that the table has."""
@@ -123,7 +124,7 @@ class Lexicon:
 
     def _marked(self, span: str) -> str:
         words = [span] if span.isspace() else map(self._words.__getitem__, self._chunks[span])
-        return "".join(map(self._mark, words))
+        return "".join(map(self._word_marks.__getitem__, words))
 
     def _extend(self) -> None:
         """Fills in the columns of the newest words."""
