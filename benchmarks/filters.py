@@ -5,6 +5,9 @@ corpus is halved by a hash of the ids: ours first reads one half, which loads sp
 into the workers (printed as "cold", without a goal), then the other, which it has never seen. That one is
 timed, and on it datatrove, less what it takes to start: the seconds of the same pipeline on one document.
 Prints MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text.
+
+Both do the filter chain alone: no repair of encodings, no language, no personal data, no rules of other
+papers. Ours measures every rule of the chain, where datatrove stops at the first that drops a text.
 `make bench-filters`
 """
 
@@ -28,6 +31,7 @@ sys.path[:0] = [str(ROOT)]  # the tests' engine, on free ports
 
 from benchmarks import corpora  # noqa: E402
 from benchmarks.claims import Claim, report  # noqa: E402
+from benchmarks.memory import cpu_seconds  # noqa: E402
 from benchmarks.peers import DATATROVE, run_peer  # noqa: E402
 from bloomery.config.cleaning import CleanConfig, MeasureConfig  # noqa: E402
 from spark_jobs.cleaning import lines  # noqa: E402
@@ -39,7 +43,7 @@ from tests.conftest import running_engine  # noqa: E402
 
 MEASURE = MeasureConfig(profile="datatrove-0.10.1", lines=("c4",))
 CLEAN = CleanConfig(chain=("gopher_repetition", "gopher", "c4", "fineweb"))
-NAMES = [name for name in SIGNALS if name in RULES]
+NAMES = [name for name in SIGNALS if name in RULES and name.partition(".")[0] in CLEAN.chain]
 SCHEMA = ", ".join(["id string, text string", *(f"{column(name)} double" for name in NAMES)])
 REASONS = {
     "gopher_short_doc": "gopher.words",
@@ -104,7 +108,7 @@ def _measure(config: MeasureConfig, batches: Iterator[Any]) -> Iterator[Any]:
         for row in batch.to_pylist():
             before = Text(row["text"], words, config.c4_lines)
             after = lines.edit(before, config.lines)
-            found = measure(before, after, config.profile)
+            found = measure(before, after, config.profile, NAMES)
             signals = (None if math.isnan(found[name]) else found[name] for name in NAMES)
             rows.append((row["id"], after.text, *signals))
         yield record_batch(rows, SCHEMA)
@@ -133,11 +137,14 @@ def main() -> None:
         )
         corpora.write(folder / "one", iter(rows[:1]), gz=True)
         spark = SparkSession(f"{engine.url}/", userId="benchmark")
+        pid = engine.process.pid
         cold, _ = ours(folder / "half-0", folder / "cold", spark)
-        seconds, found = ours(folder / "half-1", folder / "warm", spark)
+        cpu = cpu_seconds(pid)
+        warm, found = ours(folder / "half-1", folder / "warm", spark)
+        cpu = cpu_seconds(pid) - cpu
         spark.client.close()
-        print(f"cold: {first[1] / 1e6 / cold:.2f} MB/s, {first[0]} documents in {cold:.1f} s; load {load()}")
-        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, in {seconds:.1f} s")
+        print(f"cold: {first[0]} documents, {first[1] / 1e6:.1f} MB, in {cold:.1f} s; load {load()}")
+        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, in {warm:.1f} s ({cpu:.1f} CPU-s)")
         engine.kill()
         start, _ = theirs(folder / "one", folder / "start")
         whole, expected = theirs(folder / "half-1", folder / "datatrove")
@@ -146,7 +153,7 @@ def main() -> None:
     report(
         "filters",
         [
-            Claim("filters_mb_per_s", mb / seconds, 5, mb / (whole - start), less_is_better=False),
+            Claim("filters_mb_per_s", mb / warm, 5, mb / (whole - start), less_is_better=False),
             Claim("filters_same_decision", agreement(expected, found), 0.999, less_is_better=False),
         ],
     )

@@ -61,9 +61,8 @@ def _ended(text: str, rules: C4Lines) -> Iterator[str]:
         bare = CITATION.sub("", line) if rules.citations and "[" in line else line
         if rules.terminal_punctuation and (not bare.endswith(TERMINAL) or bare.endswith(ELLIPSIS)):
             continue
-        chunks = line.split()
-        if len(chunks) < rules.min_words:
+        if len(line.split(None, rules.min_words)) < rules.min_words:
             continue
-        if len(line) > rules.max_word_length and max(map(len, chunks), default=0) > rules.max_word_length:
+        if len(line) > rules.max_word_length and max(map(len, line.split())) > rules.max_word_length:
             continue
         yield bare

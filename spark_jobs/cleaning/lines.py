@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bloomery.config.cleaning import LineRules
 from spark_jobs.cleaning.rules import Text, ratio, rule
-from spark_jobs.cleaning.words import WINDOW, batches
+from spark_jobs.cleaning.words import WINDOW, batches, windows
 
 PAPER = "arXiv:2306.01116, G.2"
 MOSTLY = 0.5
@@ -49,7 +49,7 @@ def removed_words(text: Text) -> float:
         gone = [line for line, is_wrong in zip(batch, _wrong(batch), strict=True) if is_wrong]
         wrong += len(gone)
         removed += sum(len(line.split()) for line in gone)
-    return ratio(removed, sum(len(line.split()) for line in text.lines)) if wrong else 0.0
+    return ratio(removed, sum(len(window.split()) for window in windows(text.text))) if wrong else 0.0
 
 
 def edit(text: Text, rules: Iterable[LineRules]) -> Text:
@@ -91,16 +91,28 @@ def _wrong(lines: list[str]) -> list[bool]:
         and (
             " " not in line
             or upper > MOSTLY
-            or line.isdigit()
             or (
                 len(line) < _LONGEST_SHORT
-                and (line[0].isdigit() or _HINT.search(line) is not None)
+                and (line[0].isdigit() or _hints(line))
                 and len(line.split()) <= SHORT
                 and (COUNTER.fullmatch(line) or NAVIGATION.match(line)) is not None
             )
         )
         for line, upper in zip(lines, _upper_fractions(lines), strict=True)
     ]
+
+
+def _hints(line: str) -> bool:
+    """Whether NAVIGATION may match: a look before the search, which takes more letters for these than
+    `str.lower` does."""
+    lower = line.lower()
+    return (
+        "sign" in lower
+        or "log" in lower
+        or "more" in lower
+        or "cart" in lower
+        or (not line.isascii() and _LIKE_I_OR_S.search(line) is not None)
+    )
 
 
 def _upper_fractions(lines: list[str]) -> list[float]:
@@ -129,7 +141,7 @@ def _is_upper(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
 
 
 _LONGEST_SHORT = 200
-_HINT = re.compile(r"sign|log|more|cart", re.IGNORECASE)
+_LIKE_I_OR_S = re.compile("[ſıİ]")
 _UPPER: npt.NDArray[np.int32] = np.array(
     [chr(point).isupper() for point in range(1 << 16)] + [False], np.int32
 )

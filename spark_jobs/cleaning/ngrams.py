@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spark_jobs.cleaning.words import BASE, Unsigned, Words
+from spark_jobs.cleaning.words import Unsigned, Words, power
 
 TOP = (2, 3, 4)
 DUPLICATE = (5, 6, 7, 8, 9, 10)
@@ -48,11 +48,13 @@ def repeated_characters(words: Words) -> Mapping[int, int]:
     """
     ends = np.zeros(len(words.lengths) + 1, np.int32)
     np.cumsum(words.lengths, out=ends[1:])
-    counted: dict[int, int] = {}
+    counted = dict.fromkeys((*TOP, *DUPLICATE), 0)
     places, hashes = np.arange(len(words.lengths), dtype=np.int32), words.hashes.copy()
-    for size in range(2, DUPLICATE[-1] + 1):
-        inside = int(np.searchsorted(places, np.int32(len(words.lengths) - size), "right"))
-        places, hashes = places[:inside], hashes[:inside]
+    for size in counted:
+        if len(places) and places[-1] + size == len(ends):  # the last one has no more words behind it
+            places, hashes = places[:-1], hashes[:-1]
+        if not len(places) and size in DUPLICATE:
+            break
         if size == DUPLICATE[0]:
             hashes = words.hashes[places]
             for number in range(1, size - 1):
@@ -75,8 +77,7 @@ def _join(hashes: Unsigned, words: Words, places: Places, number: int) -> None:
     """Hashes of the first `number` words of each n-gram, and of one more, by their characters; in place."""
     for part in _parts(places):
         following = places[part] + number
-        known, kinds = np.unique(words.lengths[following], return_inverse=True)
-        hashes[part] *= np.array([pow(BASE, length, 1 << 64) for length in known.tolist()], np.uint64)[kinds]
+        hashes[part] *= power(words.lengths[following])
         hashes[part] += words.hashes[following]
 
 
@@ -100,17 +101,18 @@ def _repeats(hashes: Unsigned) -> tuple[npt.NDArray[np.bool_], Places]:
     first = 0
     for positions in _classes(hashes):
         chosen = hashes[positions]
-        order = np.argsort(chosen)
+        order = chosen.argsort()
         chosen = chosen[order]
-        equal = chosen[1:] == chosen[:-1]
-        if not equal.any():
+        begins = np.ones(len(chosen) + 1, bool)
+        np.not_equal(chosen[1:], chosen[:-1], out=begins[1:-1])
+        repeated = (~(begins[1:] & begins[:-1])).nonzero()[0]
+        if not len(repeated):
             continue
-        repeated = np.concatenate((equal, [False])) | np.concatenate(([False], equal))
-        begins = np.concatenate(([True], ~equal))[repeated]
-        keys[order[repeated] if isinstance(positions, slice) else positions[order[repeated]]] = np.cumsum(
-            begins
-        ) + (first - 1)
-        first += int(np.count_nonzero(begins))
+        numbers = begins[repeated].cumsum(dtype=np.int32)
+        keys[order[repeated] if isinstance(positions, slice) else positions[order[repeated]]] = numbers + (
+            first - 1
+        )
+        first += int(numbers[-1])
     found = keys >= 0
     return found, keys[found]
 

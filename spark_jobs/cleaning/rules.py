@@ -14,7 +14,7 @@ column and bounds stay the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -112,17 +112,22 @@ def rule(
     return register
 
 
-def measure(before: Text, after: Text, profile: Profile) -> dict[str, float]:
-    """Every rule's measure of a text; nan where it has none.
+def measure(
+    before: Text, after: Text, profile: Profile, names: Iterable[str] = RULES.keys()
+) -> dict[str, float]:
+    """The rules' measures of a text; nan where it has none.
 
     Args:
         before: the text.
         after: the same after the line rules.
         profile: whose reading of the rules.
+        names: of the rules; all that are registered if not given.
     """
     return {
-        name: float(VARIANTS.get((profile, name), found).measure(after if found.edited else before))
-        for name, found in RULES.items()
+        name: float(
+            VARIANTS.get((profile, name), RULES[name]).measure(after if RULES[name].edited else before)
+        )
+        for name in names
     }
 
 

@@ -1,16 +1,20 @@
-"""spaCy's English word tokenizer, memoised per chunk: no model, no pipeline, no attributes but the words.
+"""spaCy's English word tokenizer, one chunk at a time: its rules and its order of them, on plain strings.
 
-spaCy divides a chunk by searching it, end by end, for some 150 prefixes, suffixes and infixes. Most chunks
-hold none, which a look at their ends tells: the searches below are spaCy's own behind such a look. Of each
-chunk the words are those of `spacy.blank("en")`, checked by a test over random chunks.
+    "(don't)..."  --affixes, from both ends, until an exception is left-->  "("  "don't"  ")"  "..."
+                  --exceptions-->                                           "("  "do"  "n't"  ")"  "..."
+
+spaCy searches a chunk, end by end, for some 200 prefixes and suffixes, and wraps each piece in objects of its
+own. Here a look at the first or last character tells most of them, and the rest are spaCy's own expressions.
+Of each chunk the words are those of `spacy.blank("en")`, checked by a test over random chunks.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from spark_jobs.cleaning.words import Divide, Mark
@@ -18,11 +22,8 @@ from spark_jobs.cleaning.words import Divide, Mark
 LONGEST = 1000
 """Characters of a chunk from which on it is one word: spaCy's time grows with the square of its length, and
 C4 drops a line with such a word."""
-BATCH = 1 << 12
-"""Chunks that are tokenized at a time, after which spaCy forgets their words."""
-
-APART = "apart"
-"""A word that stands between chunks; as a rule of its own it costs no search."""
+LONGEST_SUFFIX = 6
+"""Characters of a suffix that is no run of dots; the longest is a unit of five."""
 
 
 @cache
@@ -30,28 +31,13 @@ def divider() -> Divide:
     """The divider of chunks into words."""
     from spacy.lang.en import English
     from spacy.symbols import ORTH
-    from spacy.tokenizer import Tokenizer
-    from spacy.util import compile_infix_regex, compile_prefix_regex, compile_suffix_regex
-    from spacy.vocab import Vocab
 
     defaults: Any = English.Defaults
-    vocab = Vocab()
-    tokenizer = Tokenizer(
-        vocab,
-        rules=defaults.tokenizer_exceptions | {APART: [{ORTH: APART}]},
-        prefix_search=_prefix(compile_prefix_regex(defaults.prefixes).match),
-        suffix_search=_suffix(compile_suffix_regex(defaults.suffixes).search),
-        infix_finditer=_infixes(compile_infix_regex(defaults.infixes).finditer),
-        token_match=defaults.token_match,
-        url_match=defaults.url_match,
-        max_cache_size=0,
-    )
-
-    def divide(chunks: list[str]) -> Iterator[list[str]]:
-        for start in range(0, len(chunks), BATCH):
-            yield from _divide(vocab, tokenizer, chunks[start : start + BATCH])
-
-    return divide
+    exceptions = {
+        text: [token[ORTH] for token in tokens] for text, tokens in defaults.tokenizer_exceptions.items()
+    }
+    affixes = Affixes(defaults.prefixes, defaults.suffixes, defaults.infixes, defaults.url_match)
+    return Tokenizer(affixes, exceptions).words
 
 
 @cache
@@ -62,6 +48,8 @@ def sentence_mark() -> Mark:
     ends = frozenset(Sentencizer.default_punct_chars)
 
     def mark(word: str) -> str:
+        if word[0].isalnum():
+            return "O"
         if word in ends:
             return "T"
         return "" if all(unicodedata.category(character)[0] == "P" for character in word) else "O"
@@ -69,44 +57,131 @@ def sentence_mark() -> Mark:
     return mark
 
 
-def _divide(vocab: Any, tokenizer: Any, chunks: list[str]) -> Iterator[list[str]]:
-    short = [chunk for chunk in chunks if len(chunk) < LONGEST]
-    with vocab.memory_zone():
-        # spaCy looks for its exceptions, as ":)", across white space, too: a word keeps chunks apart.
-        columns = tokenizer(f" {APART} ".join(short)).to_array(["ORTH", "SPACY"]).tolist()
-        texts = {key: vocab.strings[key] for key in {key for key, _ in columns}}
-    divided: list[list[str]] = [[]]
-    for key, space in columns:
-        divided[-1].append(texts[key])
-        if space:
-            divided.append([])
-    found = iter(divided[::2])
-    for chunk in chunks:
-        yield next(found) if len(chunk) < LONGEST else [chunk]
+class Affixes:
+    """What stands at the ends of a chunk and within it, by spaCy's expressions.
 
+    Args:
+        prefixes, suffixes, infixes: expressions of spaCy's language defaults.
+        url: match of a whole chunk that is an address.
+    """
 
-def _prefix(match: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A letter or digit begins a prefix only as currency: US$, A$, C$."""
+    def __init__(
+        self, prefixes: Sequence[str], suffixes: Sequence[str], infixes: Sequence[str], url: Any
+    ) -> None:
+        self._first, self._last = _plain(prefixes), _plain(suffixes)
+        self._prefix = re.compile("|".join(filter(str.strip, prefixes))).match
+        self._suffix = re.compile(f"(?:{'|'.join(filter(str.strip, suffixes))})$").search
+        self._infix = re.compile(f"(?={_INFIX_FIRST})(?:{'|'.join(infixes)})").finditer
+        self._url = url
 
-    def search(text: str) -> Any:
+    def prefix(self, text: str) -> int:
+        """Length of the prefix; 0 for none. A letter or digit begins one only as currency: US$, A$, C$."""
         first = text[0]
-        return None if first.isascii() and first.isalnum() and "$" not in text[:4] else match(text)
+        if first in self._first:
+            return 1
+        if first.isascii() and first.isalnum() and "$" not in text[:4]:
+            return 0
+        found = self._prefix(text)
+        return found.end() if found else 0
 
-    return search
+    def suffix(self, text: str) -> int:
+        """Length of the suffix; 0 for none. Behind an ASCII letter it is 's or a unit after a digit."""
+        if text[-1] in self._last:
+            return 1
+        if not _SUFFIX_END(text[-6:]):
+            return 0
+        found = self._suffix(text, 0 if text.endswith("..") else max(0, len(text) - LONGEST_SUFFIX))
+        return len(text) - found.start() if found else 0
+
+    def inside(self, text: str) -> list[str]:
+        """The pieces of a text between infixes, and these."""
+        if (text.isascii() and text.isalnum()) or ("." in text and self._url(text)):
+            return [text]
+        start, pieces = 0, list[str]()
+        for infix in self._infix(text):
+            if infix.start() == 0:
+                continue
+            pieces += (text[start : infix.start()], infix.group())
+            start = infix.end()
+        return [piece for piece in (*pieces, text[start:]) if piece]
 
 
-def _suffix(search: Callable[..., Any]) -> Callable[[str], Any]:
-    """Behind an ASCII letter a suffix is 's or a unit after a digit; only a run of dots is longer than 16."""
-    possible = re.compile(r"[^A-Za-z0-9]\Z|['’][sS]\Z|[0-9][A-Za-z/]{1,5}\Z").search
+class Tokenizer:
+    """spaCy's `Tokenizer`.
 
-    def find(text: str) -> Any:
-        if not possible(text[-6:]):
-            return None
-        return search(text, 0 if text.endswith("..") else max(0, len(text) - 16))
+    Args:
+        affixes: where chunks are split.
+        exceptions: texts that are split otherwise, and how.
+    """
 
-    return find
+    def __init__(self, affixes: Affixes, exceptions: Mapping[str, list[str]]) -> None:
+        self._affixes, self._exceptions = affixes, exceptions
+        self._apart: dict[tuple[str, str], list[list[str]]] = {}
+        """The first two -> the words that affixes make of an exception, as ":" and ")"."""
+        for text in exceptions:
+            words = [] if text.isspace() else self._split(text, {})
+            if len(words) > 1:
+                self._apart.setdefault((words[0], words[1]), []).append(words)
+
+    def words(self, chunk: str) -> list[str]:
+        """The words of a chunk."""
+        if len(chunk) >= LONGEST:
+            return [chunk]
+        words = self._split(chunk, self._exceptions)
+        if len(words) == 1 or self._apart.keys().isdisjoint(pairwise(words)):
+            return words
+        return self._joined(words)
+
+    def _split(self, text: str, exceptions: Mapping[str, list[str]]) -> list[str]:
+        words: list[str] = []
+        behind: list[str] = []
+        while text and text not in exceptions:
+            prefix = self._affixes.prefix(text)
+            if prefix and text[prefix:] in exceptions:
+                words.append(text[:prefix])
+                text = text[prefix:]
+                break
+            suffix = self._affixes.suffix(text[prefix:]) if prefix < len(text) else 0
+            stop = len(text) - suffix
+            if suffix:
+                behind.append(text[stop:])
+            if suffix and text[:stop] in exceptions:
+                text = text[:stop]
+                break
+            if not prefix and not suffix:
+                break
+            if prefix:
+                words.append(text[:prefix])
+            text = text[prefix:stop]
+        if text:
+            words += exceptions.get(text) or self._affixes.inside(text)
+        return words + behind[::-1]
+
+    def _joined(self, words: list[str]) -> list[str]:
+        """The words with the exceptions that stand among them; of those that overlap the longest, then the
+        first."""
+        spans = [
+            range(start, start + len(apart))
+            for start, pair in enumerate(pairwise(words))
+            for apart in self._apart.get(pair, ())
+            if words[start : start + len(apart)] == apart
+        ]
+        taken: set[int] = set()
+        chosen = []
+        for span in sorted(spans, key=lambda span: (-len(span), span.start)):
+            if taken.isdisjoint(span):
+                chosen.append(span)
+            taken.update(span)
+        for span in sorted(chosen, key=lambda span: -span.start):
+            words[span.start : span.stop] = self._exceptions["".join(words[span.start : span.stop])]
+        return words
 
 
-def _infixes(finditer: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Nothing splits a chunk of ASCII letters and digits."""
-    return lambda text: () if text.isascii() and text.isalnum() else finditer(text)
+def _plain(expressions: Iterable[str]) -> frozenset[str]:
+    """The ASCII characters that are an affix by themselves; none begins or ends a longer one."""
+    return frozenset(found[-1] for found in expressions if re.fullmatch(r"\\?[!-~]", found))
+
+
+_SUFFIX_END = re.compile(r"[^A-Za-z0-9]\Z|['’][sS]\Z|[0-9][A-Za-z/]{1,5}\Z").search
+_INFIX_FIRST = r"[-.+*^,~:<>=/]|[^\x00-\x7f]"
+"""What an infix begins with."""

@@ -52,8 +52,8 @@ class Words(NamedTuple):
     """uint64, polynomial of the characters: hash(ab) = hash(a) * BASE ** length(b) + hash(b)."""
 
 
-Divide = Callable[[list[str]], Iterable[list[str]]]
-"""Divides chunks into words."""
+Divide = Callable[[str], list[str]]
+"""Divides a chunk into words."""
 Flag = Callable[[str], int]
 """Flags of a word."""
 Mark = Callable[[str], str]
@@ -74,67 +74,85 @@ class Lexicon:
 
     def count(self, text: str) -> int:
         """Number of words of a text."""
-        return sum(self._count(window.split()) for window in windows(text))
+        return sum(sum(map(len, self._numbers(window.split()))) for window in windows(text))
 
     def sentences(self, lines: list[str]) -> int:
         """Number of sentences of lines; each has one or more."""
-        return sum(map(self._sentences, batches(lines)))
+        return len(lines) + sum(map(self._ends_within, batches(lines)))
 
-    def _sentences(self, lines: list[str]) -> int:
+    def _ends_within(self, lines: list[str]) -> int:
         text = f" {LINE} ".join(lines)
         chunks = text.split()
         if " ".join(chunks) != text:
             # White space that is more than a blank is a word to some tokenizers, between two sentences.
             chunks = [span for span in _SPANS.findall(text) if span != " "]
-        self._learn([chunk for chunk in chunks if not chunk.isspace()])
-        self._marks |= {span: self._mark(span) for span in set(chunks).difference(self._marks)}
-        return len(lines) + "".join(map(self._marks.__getitem__, chunks)).count("TO")
+        self._make_room()
+        return "".join(map(self._marks.__getitem__, chunks)).count("TO")
 
-    def _count(self, chunks: list[str]) -> int:
-        self._learn(chunks)
-        return sum(map(len, map(self._chunks.__getitem__, chunks)))
+    def _columns(self, chunks: list[str]) -> Words:
+        numbers = np.fromiter(chain.from_iterable(self._numbers(chunks)), np.int32)
+        self._extend()
+        return Words(*(column[numbers] for column in self._table))
+
+    def _numbers(self, chunks: list[str]) -> Iterator[tuple[int, ...]]:
+        """The numbers of each chunk's words."""
+        self._make_room()
+        return map(self._chunks.__getitem__, chunks)
+
+    def _make_room(self) -> None:
+        if len(self._chunks) > MEMO:
+            self._empty()
 
     def _empty(self) -> None:
-        self._chunks: dict[str, tuple[int, ...]] = {LINE: ()}
-        self._marks = {LINE: LINE}
-        self._numbers: dict[str, int] = {}
+        self._words: list[str] = []
+        self._word_numbers = _Memo(self._number)
+        """Word -> its place in `_words`."""
+        self._chunks = _Memo(lambda chunk: tuple(map(self._word_numbers.__getitem__, self._divide(chunk))))
+        """Chunk -> the numbers of its words."""
+        self._marks = _Memo(self._marked)
+        """Chunk, or white space between two -> its words' marks."""
+        self._word_marks = _Memo(self._mark)
+        self._chunks[LINE], self._marks[LINE] = (), LINE
+        self._known = 0
+        """Words that the table has."""
         self._table = Words(*(np.empty(1024, kind) for kind in _KINDS))
         """The columns of every word of the memo, by its number; longer than needed, doubled when full."""
 
-    def _columns(self, chunks: list[str]) -> Words:
-        self._learn(chunks)
-        numbers = np.fromiter(chain.from_iterable(map(self._chunks.__getitem__, chunks)), np.int32)
-        return Words(*(column[numbers] for column in self._table))
-
-    def _learn(self, chunks: list[str]) -> None:
-        new = set(chunks).difference(self._chunks)
-        if not new:
-            return
-        if len(self._chunks) + len(new) > MEMO:
-            self._empty()
-            new = set(chunks).difference(self._chunks)
-        words: list[str] = []
-        for chunk, found in zip(new, self._divide(list(new)), strict=True):
-            words += (word for word in dict.fromkeys(found) if word not in self._numbers)
-            self._chunks[chunk] = tuple(map(self._number, found))
-            self._marks[chunk] = "".join(map(self._mark, found))
-        if words:
-            self._extend(words)
-
     def _number(self, word: str) -> int:
-        return self._numbers.setdefault(word, len(self._numbers))
+        self._words.append(word)
+        return len(self._words) - 1
 
-    def _extend(self, words: list[str]) -> None:
+    def _marked(self, span: str) -> str:
+        words = [span] if span.isspace() else map(self._words.__getitem__, self._chunks[span])
+        return "".join(map(self._word_marks.__getitem__, words))
+
+    def _extend(self) -> None:
         """Fills in the columns of the newest words."""
-        stop = len(self._numbers)
+        start, stop = self._known, len(self._words)
+        if start == stop:
+            return
         if stop > len(self._table.lengths):
             size = max(stop, 2 * len(self._table.lengths))
             self._table = Words(*(np.resize(column, size) for column in self._table))
+        words = self._words[start:]
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         flags = np.fromiter(map(self._flag, words), np.uint16, len(words))
         values: tuple[Column, ...] = (lengths, flags, polynomials(words))
         for column, new in zip(self._table, values, strict=True):
-            column[stop - len(words) : stop] = new
+            column[start:stop] = new
+        self._known = stop
+
+
+class _Memo(dict[str, Any]):
+    """Values by key, each computed when it is first asked for."""
+
+    def __init__(self, compute: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: str) -> Any:
+        value = self[key] = self._compute(key)
+        return value
 
 
 def polynomials(words: list[str]) -> Unsigned:
@@ -164,6 +182,21 @@ def _powers(base: int, count: int) -> Unsigned:
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors)
+
+
+def power(exponents: Column) -> Unsigned:
+    """BASE ** exponent modulo 2 ** 64, of exponents below 2 ** 31."""
+    low, high = _power_tables()
+    found = low[exponents & 0xFFFF]
+    if len(found) and exponents.max() > 0xFFFF:
+        found *= high[exponents >> 16]
+    return found
+
+
+@cache
+def _power_tables() -> tuple[Unsigned, Unsigned]:
+    """BASE ** n and (BASE ** 2 ** 16) ** n."""
+    return _powers(BASE, 1 << 16), _powers(pow(BASE, 1 << 16, 1 << 64), 1 << 15)
 
 
 def windows(text: str) -> Iterator[str]:
@@ -200,7 +233,7 @@ def stop_word(word: str) -> int:
 @cache
 def white_space() -> Lexicon:
     """Words are what white space separates: the profile `paper`."""
-    return Lexicon(lambda chunks: [[chunk] for chunk in chunks], _flags, _marks)
+    return Lexicon(lambda chunk: [chunk], _flags, _marks)
 
 
 def _flags(word: str) -> int:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,17 @@ from spark_jobs.cleaning.ngrams import DUPLICATE, TOP, repeated_characters
 from spark_jobs.cleaning.rules import RULES, Text, measure, rule
 from spark_jobs.cleaning.signals import SIGNALS, measure_text
 from spark_jobs.cleaning.text import REPAIR, repair
-from spark_jobs.cleaning.words import ALPHA, BASE, SYMBOLS, WINDOW, Lexicon, polynomials, white_space, windows
+from spark_jobs.cleaning.words import (
+    ALPHA,
+    BASE,
+    SYMBOLS,
+    WINDOW,
+    Lexicon,
+    polynomials,
+    power,
+    white_space,
+    windows,
+)
 from tests.spark_jobs.corpus import GERMAN, prose
 
 GOLDEN = {
@@ -97,7 +108,22 @@ def test_no_text_breaks_a_rule(profile, text):
         name for name in SIGNALS if name.endswith(("_lines", "_words", "_paragraphs", "_characters"))
     ]
     fractions = [name for name in fractions if name.startswith(("gopher", "fineweb", "refinedweb"))]
+    fractions.remove("gopher.stop_words")  # a count
     assert all(found.signals[name] is None or 0 <= found.signals[name] <= 1 for name in fractions)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text("abc ſıİ", max_size=3),
+            st.sampled_from(("sign", "LOG", "More", "cart", "moſe", "ſıgn", "Sİgn", "é")),
+        )
+    )
+)
+def test_the_look_for_navigation_sees_all_that_the_search_finds(parts):
+    line = "".join(map("".join, parts))
+    if re.search("sign|log|more|cart", line, re.IGNORECASE):
+        assert lines._hints(line)
 
 
 def test_two_rules_of_one_name_are_refused():
@@ -141,7 +167,12 @@ def test_hashes_of_words_join_to_that_of_their_characters(monkeypatch, window, w
     assert polynomials(["".join(words)]).tolist() == [rolled]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.lists(st.integers(0, 2**31 - 1)))
+def test_powers_are_those_of_the_base(exponents):
+    assert power(np.array(exponents, np.int32)).tolist() == [pow(BASE, each, 2**64) for each in exponents]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
 @given(
     parts=st.lists(st.sampled_from(["a", "bc ", " ", "D", "\n", "\n\n", "\r", "\r\n", "\u2028", "3 likes"]))
 )
@@ -163,7 +194,7 @@ def test_a_full_memo_changes_no_measure(monkeypatch):
     for memo in (1 << 18, 8):
         monkeypatch.setattr("spark_jobs.cleaning.words.MEMO", memo)
         lexicon = Lexicon(
-            lambda chunks: [re.findall(r"\w+|\W", chunk) for chunk in chunks],
+            lambda chunk: re.findall(r"\w+|\W", chunk),
             lambda word: ALPHA if word.isalpha() else SYMBOLS,
             lambda word: "T" if word == "." else "O",
         )
@@ -194,7 +225,8 @@ ODD = st.text(
 )
 TRICKY = """don't cannot U.S. e.g. 10km 3.5m/s $20 US$5 A$ C++ (hello) "quoted" it's I'm we've a.m. :) ;-)
 wait.... http://example.org/a?b=c me@example.org 1,000.50 x=1 foo/bar rock'n'roll O'Neil's --flag 12:30pm
-5kg. ABC. ABc. Mr. 'tis 1990s' ’s km² 100%. (=9). p.EndElementHandler""".split()  # noqa: SIM905
+5kg. ABC. ABc. Mr. 'tis 1990s' ’s km² 100%. (=9). p.EndElementHandler ♬'.a(a=' №1. £**1. °F" 7км². 9°C. x:)))
+(:-)(= :(((): f(:,8)) 3+4 5US$ a—b U.S.A..., can't've""".split()  # noqa: SIM905
 
 
 @given(chunk=st.one_of(ODD, st.sampled_from(TRICKY)))
@@ -202,9 +234,7 @@ wait.... http://example.org/a?b=c me@example.org 1,000.50 x=1 foo/bar rock'n'rol
 def test_a_chunks_words_are_spacys(spacy_words, chunk):
     from spark_jobs.cleaning.spacy_words import divider
 
-    # Together with others, as in a text: they do not change it.
-    (found, *_) = divider()([chunk, *TRICKY])
-    assert found == spacy_words(chunk)
+    assert divider()(chunk) == spacy_words(chunk)
 
 
 def test_sentences_are_spacys():
@@ -274,6 +304,24 @@ def test_repair_is_ftfys():
 
     for text in ("naÃ¯ve\nplain line\ncafÃ©", GERMAN, prose(3), "über\r\nalles\x07"):
         assert repair(text) == ftfy.fix_text(text, REPAIR).strip()
+
+
+BROKEN = st.text(
+    st.sampled_from(
+        " aZe.-'[3m\x00\x07\x1b\x7f\x80\x85\xa0\xad°²Ãâ‚¬™€œ“”’…©éÀÂÐРВ×ﬁ"
+        "\u0301\u202a\u2028\ufeff\ufffc日\ud83d\ude00"
+    ),
+    max_size=12,
+)
+
+
+@given(BROKEN)
+@settings(max_examples=2000, deadline=None)
+def test_a_line_is_mended_as_by_all_steps_of_ftfy(text):
+    import ftfy
+
+    whole = ftfy.fixes.fix_line_breaks(ftfy.fixes.remove_terminal_escapes(text)).split("\n")
+    assert repair(text) == "\n".join(ftfy.fix_text_segment(line, REPAIR) for line in whole).strip()
 
 
 @pytest.fixture
