@@ -4,7 +4,8 @@ Both read the same JSON lines (gzip) on two cores, judge every document and writ
 corpus is halved by a hash of the ids: ours first reads one half, which loads spaCy and the commonest words
 into the workers (printed as "cold", without a goal), then the other, which it has never seen. That one is
 timed, and on it datatrove, less what it takes to start: the seconds of the same pipeline on one document.
-Prints MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text.
+Each does so thrice, in turns, ours with a new engine; the least seconds count: other load only adds. Prints
+MB/s of both, the ratio, and the fraction of documents with the same decision, reason and text.
 
 Both do the filter chain alone: no repair of encodings, no language, no personal data, no rules of other
 papers. Ours measures every rule of the chain, where datatrove stops at the first that drops a text.
@@ -35,8 +36,8 @@ from benchmarks.memory import cpu_seconds  # noqa: E402
 from benchmarks.peers import DATATROVE, run_peer  # noqa: E402
 from bloomery.config.cleaning import CleanConfig, MeasureConfig  # noqa: E402
 from spark_jobs.cleaning import lines  # noqa: E402
-from spark_jobs.cleaning.rules import Text, measure  # noqa: E402
-from spark_jobs.cleaning.signals import RULES, SIGNALS, column, lexicon  # noqa: E402
+from spark_jobs.cleaning.rules import RULES, Text, measure  # noqa: E402
+from spark_jobs.cleaning.signals import SIGNALS, column, lexicon  # noqa: E402
 from spark_jobs.cleaning.verdicts import verdict  # noqa: E402
 from spark_jobs.tables import record_batch  # noqa: E402
 from tests.conftest import running_engine  # noqa: E402
@@ -44,6 +45,7 @@ from tests.conftest import running_engine  # noqa: E402
 MEASURE = MeasureConfig(profile="datatrove-0.10.1", lines=("c4",))
 CLEAN = CleanConfig(chain=("gopher_repetition", "gopher", "c4", "fineweb"))
 NAMES = [name for name in SIGNALS if name in RULES and name.partition(".")[0] in CLEAN.chain]
+TURNS = 3
 SCHEMA = ", ".join(["id string, text string", *(f"{column(name)} double" for name in NAMES)])
 REASONS = {
     "gopher_short_doc": "gopher.words",
@@ -124,37 +126,49 @@ def half(row: dict[str, str]) -> int:
     return sha256(row["id"].encode()).digest()[0] & 1
 
 
-def main() -> None:
-    """Measures both and reports."""
+def ours_unseen(folder: Path, turn: int) -> tuple[float, Decisions]:
+    """Seconds and decisions of the second half on a new engine that has seen the first."""
     from pyspark.sql.connect.session import SparkSession
 
     with tempfile.TemporaryDirectory() as name, running_engine(Path(name)) as engine:
-        folder = Path(name)
-        rows = list(corpora.documents())
-        first, second = (
-            corpora.write(folder / f"half-{number}", (row for row in rows if half(row) == number), gz=True)
-            for number in (0, 1)
-        )
-        corpora.write(folder / "one", iter(rows[:1]), gz=True)
         spark = SparkSession(f"{engine.url}/", userId="benchmark")
         pid = engine.process.pid
-        cold, _ = ours(folder / "half-0", folder / "cold", spark)
+        cold, _ = ours(folder / "half-0", folder / f"cold-{turn}", spark)
         cpu = cpu_seconds(pid)
-        warm, found = ours(folder / "half-1", folder / "warm", spark)
+        warm, found = ours(folder / "half-1", folder / f"warm-{turn}", spark)
         cpu = cpu_seconds(pid) - cpu
         spark.client.close()
-        print(f"cold: {first[0]} documents, {first[1] / 1e6:.1f} MB, in {cold:.1f} s; load {load()}")
-        print(f"warm: {second[0]} others, {second[1] / 1e6:.1f} MB, in {warm:.1f} s ({cpu:.1f} CPU-s)")
-        engine.kill()
-        start, _ = theirs(folder / "one", folder / "start")
-        whole, expected = theirs(folder / "half-1", folder / "datatrove")
-        print(f"datatrove: {whole:.1f} s, of which {start:.1f} s to start; load {load()}")
-    mb = second[1] / 1e6
+    print(f"ours: cold {cold:.1f} s, then {warm:.1f} s ({cpu:.1f} CPU-s); load {load()}")
+    return warm, found
+
+
+def theirs_unseen(folder: Path, turn: int) -> tuple[float, Decisions]:
+    """Seconds and decisions of datatrove on the second half, once it has started."""
+    start, _ = theirs(folder / "one", folder / f"start-{turn}")
+    whole, found = theirs(folder / "half-1", folder / f"datatrove-{turn}")
+    print(f"datatrove: {whole:.1f} s, of which {start:.1f} s to start; load {load()}")
+    return whole - start, found
+
+
+def main() -> None:
+    """Measures both and reports."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, rows = Path(name), list(corpora.documents())
+        halves = [
+            corpora.write(folder / f"half-{number}", (row for row in rows if half(row) == number), gz=True)
+            for number in (0, 1)
+        ]
+        corpora.write(folder / "one", iter(rows[:1]), gz=True)
+        print("; ".join(f"{count} documents, {size / 1e6:.1f} MB" for count, size in halves))
+        turns = [(ours_unseen(folder, turn), theirs_unseen(folder, turn)) for turn in range(TURNS)]
+    mb = halves[1][1] / 1e6
+    warm, peer = (min(seconds for seconds, _ in side) for side in zip(*turns, strict=True))
+    same = min(agreement(expected, found) for (_, found), (_, expected) in turns)
     report(
         "filters",
         [
-            Claim("filters_mb_per_s", mb / warm, 5, mb / (whole - start), less_is_better=False),
-            Claim("filters_same_decision", agreement(expected, found), 0.999, less_is_better=False),
+            Claim("filters_mb_per_s", mb / warm, 5, mb / peer, less_is_better=False),
+            Claim("filters_same_decision", same, 0.999, less_is_better=False),
         ],
     )
 

@@ -7,9 +7,10 @@ process.
     streaming   StreamingDataset of samples of 2,049 ids, no documents  mosaicml-streaming
     litdata     StreamingDataset of blocks of 2,049 ids, no documents   litdata
 
-Nobody but us verifies. Mtok/CPU-s is of the CPU time of the whole process; the page cache is warm, and the
-best of some runs counts. What a peer needs beforehand (its format, its indices) is not timed; ours needs
-nothing. `make bench-loader`
+Nobody but us verifies. Mtok/CPU-s is of the CPU time of the whole process; the page cache is warm. All are
+measured in turns, and the best of each counts: other load on the machine only adds. What a peer needs
+beforehand (its format, its indices) is not timed; ours needs nothing.
+`make bench-loader`
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from training import loader  # noqa: E402
 from training.data import Data, open_data  # noqa: E402
 
 TOKENS, SHARDS, LENGTH, BATCH = 200_000_000, 6, 2048, 8
+TURNS = 4
 POLICY = Policy.of("0" * 64, vocab_size=50_000, eos_id=0, seed=1)
 
 
@@ -83,7 +85,7 @@ def ours(folder: Path, packing: str) -> dict[str, float]:
     reading.read()
     first = time.perf_counter() - began
     reading.close()
-    runs = [read_all(data) for _ in range(2)]
+    runs = [read_all(data)]
     memory = anonymous() - base
     without = patch.multiple(loader, _crc=lambda *_: 0, mix=lambda words: words)
     bare = []
@@ -120,7 +122,7 @@ def measured(python: Path, *command: object) -> dict[str, float]:
     return found
 
 
-def all_measured(folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+def once(folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
     """Ours, then each peer."""
     python, dataset = Path(sys.executable), folder / "dataset"
     for name, packing in (("ours", "concat"), ("ours, best fit", "best_fit")):
@@ -140,20 +142,23 @@ def main() -> None:
     """Measures all and reports."""
     with tempfile.TemporaryDirectory(prefix="bloomery-loader-") as name:
         write(Path(name, "dataset"))
-        found = {}
-        for who, about in all_measured(Path(name)):
-            found[who] = about
-            rates = [about["tokens"] / about[time] / 1e6 for time in ("seconds", "cpu")]
-            print(
-                f"{who:<15} {rates[0]:6.1f} Mtok/s {rates[1]:6.1f} Mtok/CPU-s, first batch in mid-epoch "
-                f"{about['first'] * 1e3:.0f} ms; load {os.getloadavg()[0]:.1f}"
-            )
+        found: dict[str, dict[str, float]] = {}
+        for _ in range(TURNS):
+            for who, about in once(Path(name)):
+                known = found.setdefault(who, about)
+                found[who] = {key: min(known[key], about[key]) for key in about}
+    for who, about in found.items():
+        rates = [about["tokens"] / about[time] / 1e6 for time in ("seconds", "cpu")]
+        print(
+            f"{who:<15} {rates[0]:6.1f} Mtok/s {rates[1]:6.1f} Mtok/CPU-s, first batch in mid-epoch "
+            f"{about['first'] * 1e3:.0f} ms; load {os.getloadavg()[0]:.1f}"
+        )
     rate = {who: about["tokens"] / about["cpu"] / 1e6 for who, about in found.items()}
     mine = found["ours"]
     claims = [Claim("loader_mtok_per_cpu_s", rate["ours"], 100, less_is_better=False)]
     claims += [
         Claim(f"loader_mtok_per_cpu_s_{kind}", rate["ours"], goal, rate[kind], less_is_better=False)
-        for kind, goal in (("megatron", 4.0), ("olmo", 2.0), ("streaming", 4.0), ("litdata", 0.5))
+        for kind, goal in (("megatron", 4.0), ("olmo", 2.0), ("streaming", 4.0), ("litdata", 1.0))
     ]
     claims += [
         Claim("loader_memory_mb", mine["memory"], 50),

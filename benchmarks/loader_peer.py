@@ -149,7 +149,7 @@ def main(kind: str, dataset: Path, folder: Path, batches: int) -> None:
         read(0)
     first = time.perf_counter() - began
     best: dict[str, float] = {}
-    for _ in range(2):
+    for _ in range(5):
         read = make(dataset, folder, batches)
         clock, cpu, tokens = time.perf_counter(), time.process_time(), 0
         for batch in range(batches):
