@@ -14,6 +14,8 @@ import os
 import resource
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -70,9 +72,15 @@ class Run:
         """Largest memory of the driver so far, MB."""
 
 
+def write(folder: Path, megabytes: float) -> tuple[int, int]:
+    """Writes the corpus."""
+    return corpora.write(folder, corpora.perturbed(megabytes), files=8, gz=True)
+
+
 def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
     """Runs every stage on a corpus of its own."""
-    count, size = corpora.write(folder, corpora.perturbed(megabytes), files=8, gz=True)
+    with ProcessPoolExecutor(1, get_context("spawn")) as other:  # its memory is not the driver's
+        count, size = other.submit(write, folder, megabytes).result()
     with Peak(bench.engine) as peak:
         bench.take(folder)
         for stage in PLANE:
