@@ -70,6 +70,7 @@ class Bench:
             self.done,
             self.store,
             execution=self.execution,
+            about={"name": BASE.name},  # a run finds its last snapshot by it
             log=lambda line: print(f"  {line}", file=sys.stderr),
         )
         self.seconds[chosen.name] = time.monotonic() - began
