@@ -55,7 +55,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory, spark_engine: Any) -> Pipeli
 def test_a_grown_snapshot_ends_as_one_from_scratch(grown, spark_engine, tmp_path):
     parts = read_parts(artifact(grown.store, grown.outcomes["snapshot"].digest, "files"))
     assert len(parts) == 2  # nothing of the first is left
-    assert any("pairs of the snapshot before" in line or "new ones verified" in line for line in grown.said)
+    assert any("new ones to verify" in line for line in grown.said)
     scratch = Pipeline(LocalStore(tmp_path / "other"), grown.corpus, spark_engine.execution)
     scratch.run(*WAY)
     assert len(read_parts(artifact(scratch.store, scratch.outcomes["snapshot"].digest, "files"))) == 1
