@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bloomery.config.settings import settings
@@ -179,7 +180,8 @@ def config(
     table = Table("field", "value", "identity", "meaning", box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for knob in knobs(resolved):
-        table.add_row(knob.path, json.dumps(knob.value), "yes" if knob.identity else "no", knob.meaning)
+        value, meaning = escape(json.dumps(knob.value)), escape(knob.meaning)
+        table.add_row(knob.path, value, "yes" if knob.identity else "no", meaning)
     console.print(table, width=max(console.width, 150))
 
 

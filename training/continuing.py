@@ -81,18 +81,19 @@ def adopt(context: Context, journal: Journal, job: Job) -> Checkpoint | None:
     """
     train: TrainConfig = context.config
     data, _ = open_job(job, Overlay())
+    parents, how = list[str](), "prefix"
     if train.init_from and train.init_from.loader:
-        other, how = open_other(context.store, train.init_from.checkpoint), "fork"
-        _check_fork(other.index, data, job)
-        parent = train.init_from.checkpoint
-    elif train.init_from is None and (found := _longest_prefix(context, data, job)):
-        parent, other, how = found.digest, open_other(context.store, found.digest), "prefix"
-    else:
-        return None
-    context.log(f"steps 1 .. {other.index.step} are those of checkpoint {parent[:12]}")
-    return journal.append(
-        other.index.step, other.weights, context.fence, other.index.receipt, Retention(1), (parent, how)
-    )
+        parents, how = [train.init_from.checkpoint], "fork"
+        _check_fork(open_other(context.store, parents[0]).index, data, job)
+    elif train.init_from is None:
+        parents = [found.digest for found in _longest_prefix(context, data, job)]
+    made = None
+    for parent in parents:  # the older ones stand in, should the newest be damaged
+        other = open_other(context.store, parent)
+        step, receipt, keep = other.index.step, other.index.receipt, Retention(len(parents))
+        made = journal.append(step, other.weights, context.fence, receipt, keep, (parent, how))
+        context.log(f"steps 1 .. {step} are those of checkpoint {parent[:12]}")
+    return made
 
 
 def _data_of(index: Index, data: Data, job: Job) -> Data:
@@ -140,18 +141,19 @@ def _same_reading(there: Data, here: Data, step: int) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def _longest_prefix(context: Context, data: Data, job: Job) -> Checkpoint | None:
-    """The newest checkpoint of another run that this one would make as well."""
-    return max(_prefixes(context, data, job), key=lambda found: found.step, default=None)
+def _longest_prefix(context: Context, data: Data, job: Job) -> list[Checkpoint]:
+    """The checkpoints, oldest first, that this run would make as well, of the run with the newest of them."""
+    return max(_prefixes(context, data, job), key=lambda found: found[-1].step, default=[])
 
 
-def _prefixes(context: Context, data: Data, job: Job) -> Iterator[Checkpoint]:
+def _prefixes(context: Context, data: Data, job: Job) -> Iterator[list[Checkpoint]]:
     wanted = _but_for_steps(identity(job.train))
     for ref in list_refs(context.store, "runs/"):
         key = ref.name.split("/")[1]
         if not ref.name.endswith("/head") or key == job.run:
             continue
-        for checkpoint in reversed(Journal(context.store, key).live()):
+        found = list[Checkpoint]()
+        for checkpoint in Journal(context.store, key).live():
             try:
                 index = open_other(context.store, checkpoint.digest).index
             except RefusedError:  # gone, or of another version
@@ -160,8 +162,9 @@ def _prefixes(context: Context, data: Data, job: Job) -> Iterator[Checkpoint]:
             if not same or _but_for_steps(index.config) != wanted or index.code != code_facts():
                 break
             if index.step < data.feed.steps and _same_rates(_data_of(index, data, job), data, index):
-                yield checkpoint
-                break
+                found.append(checkpoint)
+        if found:
+            yield found
 
 
 def _but_for_steps(config: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.markup import escape
 
 from bloomery.airflow.client import FINISHED, AirflowClient, TaskState
 from bloomery.errors import BloomeryError
@@ -76,7 +77,7 @@ class Follower:
                 if running := self.client.running(wanted):  # one at a time: the event waits for its turn
                     if running[0] != ahead:
                         ahead = running[0]
-                        self.console.print(f"  waiting behind {self._ahead(wanted, ahead)}")
+                        self.console.print(f"  waiting behind {escape(self._ahead(wanted, ahead))}")
                     deadline = time.monotonic() + WAKING
                 time.sleep(POLL)
         raise BloomeryError(
@@ -112,24 +113,26 @@ class Follower:
         now = time.monotonic()
         if task.state in FINISHED and known.state not in FINISHED:
             outcome = self._outcome(task)
-            self.console.print(f"  {_MARKS.get(task.state, '?')} {name:<16} {task.seconds:6.1f} s  {outcome}")
+            self.console.print(
+                f"  {_MARKS.get(task.state, '?')} {name:<16} {task.seconds:6.1f} s  {escape(outcome)}"
+            )
         elif task.state in {"up_for_retry", "awaiting_input"} and known.state != task.state:
             what = (
                 f"try {task.tries} failed, it will be tried again: {self._cause(task)}"
                 if task.state == "up_for_retry"
                 else f"waits for a person: {self.client.url}/required_actions"
             )
-            self.console.print(f"  [yellow]…[/] {name:<16} {what}")
+            self.console.print(f"  [yellow]…[/] {name:<16} {escape(what)}")
         known.state = task.state
         if task.state != "running" or now - known.looked < PROGRESS:
             return ""
         known.looked = now
         line = next(self._lines(task), "")
         if not self.console.is_terminal and line and line != known.line and now - known.said > 5 * PROGRESS:
-            self.console.print(f"    [dim]{name}: {line}[/]", highlight=False)
+            self.console.print(f"    [dim]{name}: {escape(line)}[/]", highlight=False)
             known.said = now
         known.line = line
-        return f"{name}: {line}"
+        return f"{name}: {escape(line)}"
 
     def _lines(self, task: TaskState) -> Iterator[str]:
         """Lines of a task's log, newest first, without Airflow's own."""

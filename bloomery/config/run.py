@@ -51,6 +51,21 @@ class RunConfig(Config):
     execution: Execution = execution(Execution(), description="where and how stages run")
 
     @model_validator(mode="after")
+    def _names_its_sources(self) -> Self:
+        known = {source.name for source in self.corpus.snapshot.sources}
+        named = {
+            "corpus.mixture.sources": [source.name for source in self.corpus.mixture.sources],
+            "train.schedule.mixture": [name for e in self.train.schedule.mixture for name in e.weights],
+        }
+        for field, names in named.items():
+            if unknown := sorted(set(names) - known):
+                raise ValueError(
+                    f"{field} names {', '.join(unknown)}; corpus.snapshot.sources are "
+                    f"{', '.join(sorted(known))}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _is_possible(self) -> Self:
         export = self.release.export
         if export and self.train.model.hf_class is None:

@@ -59,6 +59,14 @@ def test_every_config_of_the_project_is_valid(path):
             SMALL + "train: {dtype: fp8}\nexecution: {parallelism: {device: cpu}}",
             ["train.dtype: fp8 needs a GPU (Hopper)", "device: cpu"],
         ),
+        (
+            SMALL.replace("]}}", "]}, mixture: {sources: [{name: webb, weight: 1}]}}"),
+            ["corpus.mixture.sources names webb; corpus.snapshot.sources are a"],
+        ),
+        (
+            SMALL + "train: {schedule: {mixture: [{from_step: 9, weights: {a: 1, webb: 1}}]}}",
+            ["train.schedule.mixture names webb"],
+        ),
         (SMALL + "train: {steps: many}", ["train.steps: must be a whole number (found 'many')"]),
         (SMALL + "train: {steps: 2.5}", ["train.steps: must be a whole number (found 2.5)"]),
         (SMALL + "train: {clip: [1]}", ["train.clip: must be a number (found a list)"]),

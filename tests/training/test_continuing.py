@@ -50,10 +50,31 @@ def test_a_longer_run_goes_on_where_it_would_have_been(lonely, home, tmp_path):
     journal, _, digest = last(lonely, outcome)
     assert any("steps 1 .. 15 are those of checkpoint" in line for line in lines), lines
     assert any("from step 15" in line for line in lines)
-    first = journal.live()[0]
-    assert (first.step, first.adopted) == (15, "prefix")
+    assert [(c.step, c.adopted) for c in journal.live()][:3] == [
+        (5, "prefix"),
+        (10, "prefix"),
+        (15, "prefix"),
+    ]
     alone = Ranks(lonely, tmp_path / "alone", "5" * 64)
     assert alone.train(alone.job(longer, LIVE)) == [None, None]
+    assert alone.journal.head().manifest.outputs["weights"].digest == digest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_longer_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(lonely, home, tmp_path):
+    shorter = Ranks(lonely, tmp_path / "shorter", "4" * 64)
+    assert shorter.train(shorter.job(WSD, LIVE)) == [None, None]
+    newest = lonely.store.root / shorter.journal.weights(shorter.at(15)).place / "rank00000.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    lines: list[str] = []
+    outcome = lonely.train(WSD.model_copy(update={"steps": 30}), LIVE, log=lines.append)
+    *_, digest = last(lonely, outcome)
+    assert any("from step 10" in line for line in lines), lines
+    alone = Ranks(lonely, tmp_path / "alone", "5" * 64)
+    assert alone.train(alone.job(WSD.model_copy(update={"steps": 30}), LIVE)) == [None, None]
     assert alone.journal.head().manifest.outputs["weights"].digest == digest
 
 
