@@ -399,9 +399,10 @@ def verify_run(run: Run) -> None:
     from training.provenance import replay
 
     opened = _run(run, tokens=True)
-    lost = 0
+    lost, damage = 0, set[str]()
     for found in track(replay(opened), "reading again", total=opened.index.step, console=console):
         lost += bool(found.damage)
+        damage |= {part.what for part in found.damage}
         if not found.right and not found.damage:
             raise BloomeryError(
                 f"step {found.step} is the first that differs: the run read something else there",
@@ -409,8 +410,10 @@ def verify_run(run: Run) -> None:
             )
     console.print(f"{opened.index.step - lost} steps are as their receipt says: {opened.index.receipt}")
     if lost:
-        console.print(f"{lost} steps cannot be read any more: their shards are damaged")
-        raise typer.Exit(1)
+        raise BloomeryError(
+            f"{lost} steps cannot be read any more: {'; '.join(sorted(damage))}",
+            "bring it back from a copy; or `bloomery invalidate` the shards' key and run the corpus again",
+        )
 
 
 @app.command(**example("bloomery invalidate KEY --reason 'the extractor was wrong'"))
