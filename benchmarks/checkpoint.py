@@ -120,7 +120,7 @@ class Bench:
         digest = self.saver.done[-1].digest if self.rank == 0 else ""
         told = [digest]
         distributed.broadcast_object_list(told)
-        fill(self.engine, Reader(place, told[0]), self.rank, RANKS)
+        fill(self.engine, Reader(place, told[0]))
         refresh(self.engine.deepspeed)
         distributed.barrier()
         return time.monotonic() - began
@@ -171,7 +171,14 @@ def job(folder: Path) -> Job:
 def index_state(step: int) -> dict[str, Any]:
     """What an index says beside tensors."""
     words = {"before": "", "receipt": "", "dataset": "", "tokenizer": ""}
-    counts = {"step": step, "samples": 0, "tokens": 0, "vocab_size": VOCABULARY, "ranks": RANKS}
+    counts = {
+        "step": step,
+        "updates": step,
+        "samples": 0,
+        "tokens": 0,
+        "vocab_size": VOCABULARY,
+        "ranks": RANKS,
+    }
     return {**words, **counts, "overlay": {}, "config": {}, "code": {}}
 
 
