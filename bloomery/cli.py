@@ -226,7 +226,8 @@ def import_(
     if made.tokenizer:
         config = {"corpus": {"tokenizer": {"pinned": made.tokenizer}}, **config}
     else:
-        console.print(f"{folder} has no tokenizer.json: pin the model's own in corpus.tokenizer\n")
+        note = f"{folder} has no tokenizer.json: pin the model's own in corpus.tokenizer\n"
+        console.print(note, markup=False)
     print(yaml.safe_dump(config, sort_keys=False))
 
 
@@ -234,7 +235,8 @@ def import_(
 def watch(run: Run) -> None:
     """Show a run while it trains on this machine: progress, rates, and where the time goes.
 
-    Of several runs of one name, the one that began last."""
+    Of several runs of one name, the one that began last.
+    """
     from training.provenance import find_run
     from training.watch import watch as follow
 

@@ -296,11 +296,8 @@ def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
     ):
         cu_seqlens = begins[i : j + 1] - np.int32(a)
         cu_seqlens[-1] = b - a
-        last, own, width = (
-            first + part.samples,
-            slice(part.skip, part.skip + part.rows),
-            length // part.pieces,
-        )
+        last, width = first + part.samples, length // part.pieces
+        own = slice(part.skip, part.skip + part.rows)
         found.append(
             Batch(
                 step=part.step,

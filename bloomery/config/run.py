@@ -174,8 +174,6 @@ _EXPECTED = {
     "model": "a mapping",
 }
 """What YAML has to hold, by the first word of pydantic's type of error."""
-
-
 _CONTAINERS: dict[type, str] = {dict: "a mapping", list: "a list"}
 
 

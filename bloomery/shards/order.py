@@ -113,10 +113,10 @@ class Order:
         """The samples at `positions` (0, 1, ... over all epochs): [N] -> [N]."""
         found = np.empty(len(positions), np.int64)
         epochs, places = np.divmod(positions, self.length)
-        for epoch, rows in _groups(epochs):
+        for epoch, rows in groups(epochs):
             slots, offsets = np.divmod(places[rows], self.block)
             blocks = self._blocks(slots, epoch)
-            for block, within in _groups(blocks):
+            for block, within in groups(blocks):
                 size = self._size(block)
                 inside = permute(offsets[within], size, self._key(epoch, block))
                 found[rows[within]] = block * self.block + inside
@@ -126,7 +126,7 @@ class Order:
         """Where in `epoch` the samples stand, the inverse of `samples`: [N] -> [N]."""
         found = np.empty(len(samples), np.int64)
         blocks = samples // self.block
-        for block, rows in _groups(blocks):
+        for block, rows in groups(blocks):
             inside = samples[rows] % self.block
             slot = self._slots(np.array([block]), epoch)[0]
             found[rows] = slot * self.block + unpermute(inside, self._size(block), self._key(epoch, block))
@@ -163,8 +163,10 @@ def _key(root: str, stream: str, seed: int, epoch: int, block: int) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8 * ROUNDS).digest()
 
 
-def _groups(values: Indices) -> list[tuple[int, Indices]]:
-    """Each distinct value with the rows where it stands."""
+def groups(values: Indices) -> list[tuple[int, Indices]]:
+    """Each distinct value, ascending, with the rows where it stands."""
     if len(values) and values[0] == values[-1] and (values == values[0]).all():
         return [(int(values[0]), np.arange(len(values)))]
-    return [(int(value), np.flatnonzero(values == value)) for value in np.unique(values)]
+    order = np.argsort(values, kind="stable")
+    cuts = np.flatnonzero(np.diff(values[order])) + 1
+    return [(int(values[rows[0]]), rows) for rows in np.split(order, cuts) if len(rows)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from bloomery.shards.dataset import Stream
 from bloomery.shards.format import DamagedError
+from bloomery.shards.order import groups
 from bloomery.shards.overlay import Damage, Tombstone
 from bloomery.shards.packing import Cut, Segments, UnreadableError, ragged
 from bloomery.shards.shard import Shard, open_side
@@ -155,7 +156,7 @@ class Reader:
         row, at, start, size = self.within_shards(segments)
         place, damage = rows[row] * width + at, list[Damage]()
         out.begins.append(place)
-        for number, mine in self._by_shard(start):
+        for number, mine in groups(self.stream.shards_at(start)):
             begin, to = start[mine] - self.stream.start(number), place[mine]
             end = begin + size[mine]
             shard = self._verified(number, begin, end, damage)
@@ -173,14 +174,6 @@ class Reader:
             self._pad(segments, rows, width, out)
             self._mask_buried(start, size, place, out)
         return damage
-
-    def _by_shard(self, start: Indices) -> Iterator[tuple[int, Indices]]:
-        """(shard, which runs begin in it), of the runs that begin at `start`."""
-        numbers = self.stream.shards_at(start)
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        for mine in np.split(order, cuts) if len(order) else ():
-            yield int(numbers[mine[0]]), mine
 
     def within_shards(self, segments: Segments) -> Segments:
         """The runs, cut where one shard ends and the next begins."""
