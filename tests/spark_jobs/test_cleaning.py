@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bloomery.config.base import Config
 from bloomery.config.cleaning import LANGUAGES, C4Lines, CleanConfig, MeasureConfig
-from spark_jobs.cleaning import datatrove, lines
+from spark_jobs.cleaning import datatrove, html, lines
 from spark_jobs.cleaning.html import ExtractionError, Extractor
 from spark_jobs.cleaning.language import identify
 from spark_jobs.cleaning.ngrams import DUPLICATE, TOP, repeated_characters
@@ -346,6 +346,32 @@ def test_html(extractors, name):
     body = f"<nav><a href=x>menu</a></nav><main><p>{prose(1)}</p><p>{prose(2)}</p></main>"
     text = extractors(name, 20).extract(page(body))
     assert prose(1) in text and prose(2) in text and "menu" not in text and "<p>" not in text
+
+
+INLINE = st.recursive(
+    st.sampled_from(["x = 1", " ", "# a note", "&lt;b&gt;", "\n", "", "one two", "<br>"]),
+    lambda inner: st.builds(
+        lambda tag, parts: f"<{tag}>{''.join(parts)}</{tag.split()[0]}>",
+        st.sampled_from([
+            *("span", "em", "code", "a href=x", 'span id="x"', 'span class="hidden"', "span hidden"),
+            *('span class="hljs-comment"', 'span class="token comment"', 'span class="c1"'),
+            *('span class="hljs-title function_"', 'span class="term"', 'span style="display: none"'),
+        ]),
+        st.lists(inner, max_size=4),
+    ),
+    max_leaves=12,
+)  # fmt: skip
+BLOCKS = st.lists(st.tuples(st.sampled_from(["p", "pre", "li", "td", "h2", "div"]), INLINE), max_size=5)
+
+
+@given(BLOCKS)
+@settings(max_examples=1000, deadline=None)
+def test_spans_that_only_colour_are_as_if_not_there(blocks):
+    from resiliparse.extract.html2text import extract_plain_text
+
+    whole = page(f"<main><p>{prose(1)}</p>{''.join(f'<{tag}>{x}</{tag}>' for tag, x in blocks)}</main>")
+    expected = extract_plain_text(whole, preserve_formatting=True, main_content=True, alt_texts=False)
+    assert html._resiliparse()(whole) == expected
 
 
 def test_a_page_that_hangs_the_extractor_costs_its_limit_and_nothing_else(extractors):
