@@ -4,6 +4,7 @@ orchestrator."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _debug = False
 
 GIVE_UP = 3
@@ -34,7 +36,10 @@ Reference = Annotated[
     str, typer.Argument(help="a ref, as models/demo/champion; or a digest, or its first digits")
 ]
 
-Run = Annotated[str, typer.Argument(help="name of a training run, or the first digits of its key")]
+Run = Annotated[
+    str,
+    typer.Argument(help="name of a training run (of several, the last one begun), or its key's first digits"),
+]
 
 
 @app.callback()
@@ -48,13 +53,13 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        console.print("\nThe runs go on in Airflow; stop one there, or follow again with the same command.")
+        errors.print("\nThe runs go on in Airflow; stop one there, or follow again with the same command.")
         sys.exit(130)
     except BloomeryError as error:
         if _debug:
             raise
-        console.print(f"[red]{type(error).__name__}[/]: ", end="")
-        console.print(str(error), markup=False)
+        errors.print(f"[red]{type(error).__name__}[/]: ", end="")
+        errors.print(str(error), markup=False)
         sys.exit(1)
 
 
@@ -161,7 +166,7 @@ def run(
     took = time.monotonic() - began
     everything = "every stage was done already" if not follower.made else f"{follower.made} stages made"
     console.print(f"\n{everything}, {follower.hits} found done, in {took:.0f} s\n")
-    show_result(digest, console)
+    show_result(digest, until, console)
     _places()
 
 
@@ -233,14 +238,11 @@ def import_(
 
 @app.command(**example("bloomery watch demo"))
 def watch(run: Run) -> None:
-    """Show a run while it trains on this machine: progress, rates, and where the time goes.
-
-    Of several runs of one name, the one that began last.
-    """
+    """Show a run while it trains on this machine: progress, rates, and where the time goes."""
     from training.provenance import find_run
     from training.watch import watch as follow
 
-    key = find_run(_store(), run, newest=True)
+    key = find_run(_store(), run)
     follow(settings().home / "logs" / "train" / key[:16] / "metrics.jsonl", console)
 
 
@@ -298,13 +300,16 @@ def lineage(what: Reference) -> None:
 @app.command(**example("bloomery explain https://example.org/page --name demo"))
 def explain(
     document: Annotated[str, typer.Argument(help="a document's id or URL")],
-    name: Annotated[str, typer.Option(help="name of the run whose published dataset is asked")] = "demo",
+    name: Annotated[
+        str | None,
+        typer.Option(help="name of the run whose published dataset is asked; not asked of one alone"),
+    ] = None,
 ) -> None:
     """Print a record's whole way: read, kept or dropped by which rule, duplicate of what, in which shard."""
-    from bloomery.airflow.work import published
+    from bloomery.airflow.work import published, the_published
     from spark_jobs.explain import explain as trace_document
 
-    for step in trace_document(_store(), published(name), document):
+    for step in trace_document(_store(), published(name) if name else the_published(), document):
         console.print_json(data=step._asdict(), default=str)
 
 
@@ -353,9 +358,12 @@ def what_if(
 def trace(
     run: Run,
     step: Annotated[int | None, typer.Option(help="a step, from 0: what it read")] = None,
-    doc: Annotated[str | None, typer.Option(help="a document's id: every step that saw it")] = None,
+    doc: Annotated[str | None, typer.Option(help="a document's id or URL: every step that saw it")] = None,
 ) -> None:
-    """Print what a step of a training run read, or which steps saw a document; no log is needed."""
+    """Print what a step of a training run read, or which steps saw a document; no log is needed.
+
+    The first step is 0.
+    """
     from training.provenance import trace_document, trace_step
 
     if (step is None) == (doc is None):
@@ -367,30 +375,34 @@ def trace(
         for part in parts:
             print(json.dumps(part._asdict() | {"origin": part.origin._asdict()}))
         return
-    found, exposures = trace_document(opened, str(doc))
-    console.print_json(data=found._asdict() | {"origin": found.origin._asdict()})
-    for exposure in exposures:
-        print(json.dumps(exposure._asdict()))
+    for document in _documents(opened, str(doc)):
+        found, exposures = trace_document(opened, document)
+        console.print_json(data=found._asdict() | {"origin": found.origin._asdict()})
+        for exposure in exposures:
+            print(json.dumps(exposure._asdict()))
+        if not exposures:
+            errors.print(f"no step of run {opened.key[:12]} reads {document}", markup=False)
 
 
 @app.command(**example("bloomery takedown demo --doc 0a1b2c3d4e5f60718293a4b5c6d7e8f9"))
 def takedown(
-    run: Run, doc: Annotated[list[str], typer.Option(help="id of a document; more than one may be given")]
+    run: Run,
+    doc: Annotated[list[str], typer.Option(help="a document's id or URL; more than one may be given")],
 ) -> None:
-    """Take documents down: no run of the dataset emits them from its next start on; lists who saw them."""
+    """Take documents down: no run emits them from its next start on, of this dataset or any other; lists the
+    steps of this run that saw them."""
     from bloomery.shards.lookup import locate
     from training.provenance import trace_document
     from training.takedown import take_down
 
     opened = _run(run)
-    found = locate(opened.data.dataset, doc, opened.local)
-    take_down(_store(), opened.shards.output.digest, found)
-    for document in doc:
+    documents = list(dict.fromkeys(name for one in doc for name in _documents(opened, one)))
+    take_down(_store(), opened.shards.output.digest, locate(opened.data.dataset, documents, opened.local))
+    for document in documents:
         _, exposures = trace_document(opened, document)
         steps = dict.fromkeys(str(exposure.step) for exposure in exposures if exposure.done)
-        console.print(
-            f"{document}: taken down; steps that saw it: {', '.join(steps) or 'none'}", markup=False
-        )
+        seen = f"steps of run {opened.key[:12]} that saw it: {', '.join(steps) or 'none'}"
+        console.print(f"{document}: taken down; {seen}", markup=False)
 
 
 @app.command(**example("bloomery verify-run demo"))
@@ -457,7 +469,19 @@ def _run(what: str, tokens: bool = False) -> Any:
     from training.provenance import find_run, open_run
 
     home = settings().home / "cache"
-    return open_run(_store(), find_run(_store(), what), home / "trace", home / "bins", tokens)
+    key = find_run(_store(), what)
+    return open_run(_store(), key, home / "trace", home / "bins", tokens)
+
+
+def _documents(run: Any, named: str) -> list[str]:
+    """Ids of the documents in the run's shards that go by an id, a publisher's id, a URL or a path."""
+    from bloomery.shards.lookup import locate_known
+    from spark_jobs.explain import ids_of
+
+    if re.fullmatch("[0-9a-f]{32}", named):
+        return [named]
+    names = ids_of(_store(), run.manifest, named)
+    return list(locate_known(run.data.dataset, names, run.local)) or names
 
 
 def _store() -> Any:

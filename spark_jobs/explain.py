@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bloomery.artifacts.lineage import trace
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
@@ -75,6 +76,17 @@ def explain(store: Store, manifests: Mapping[str, str], document: str) -> list[S
         if "shard" in manifests and kept:
             steps += _in_shards(artifact(store, manifests["shard"], "shards"), kept, Path(cache))
     return sorted(steps, key=lambda step: names.index(step.document))
+
+
+def ids_of(store: Store, manifest: str, document: str) -> list[str]:
+    """Ids of the records that go by `document`, as in `explain`, among those that a manifest was made from.
+
+    Raises:
+        UnknownDocumentError: none of them does.
+    """
+    ingest = next(node.digest for node in trace(store, manifest).nodes() if node.stage == "ingest")
+    with tempfile.TemporaryDirectory(prefix="bloomery-explain-") as cache:
+        return _names(artifact(store, ingest, TABLES["ingest"]), document, Path(cache))
 
 
 def _in_shards(shards: Artifact, names: list[str], cache: Path) -> list[Step]:

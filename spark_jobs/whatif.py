@@ -21,7 +21,7 @@ from bloomery.artifacts.manifest import Artifact, read_manifest
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
 from bloomery.config.cleaning import CleanConfig
-from bloomery.config.run import ConfigError
+from bloomery.config.run import ConfigError, explain
 from spark_jobs.cleaning.verdicts import checks, first_broken
 from spark_jobs.explain import table_files
 from spark_jobs.parts import tables_of
@@ -97,9 +97,8 @@ def changed(config: CleanConfig, changes: Sequence[str]) -> CleanConfig:
         return CleanConfig.model_validate(values)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
-        where = ".".join(map(str, ("clean", *found["loc"])))
         raise ConfigError(
-            f"{where}: {found['msg']} (found {found['input']!r})",
+            f"clean.{explain(found, CleanConfig)}",
             f"fields here: {', '.join(_fields(config, found['loc'][:-1]))}",
         ) from error
 

@@ -26,6 +26,8 @@ from bloomery.artifacts.store import LocalStore, S3Store
 from bloomery.config.parallel import ParallelConfig
 from bloomery.config.settings import settings
 from bloomery.errors import BloomeryError
+from bloomery.shards.dataset import Dataset
+from bloomery.shards.lookup import Located, locate_known
 from bloomery.shards.overlay import Overlay
 from training.continuing import adopt, initial
 from training.data import check_shards, open_job
@@ -179,7 +181,7 @@ def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
         dataset=dataset,
         mixture=inputs["mixture"].local(context.scratch / "inputs"),
         tables=settings().home / "cache" / "bins",
-        tombstones=tombstones(store, dataset, step),
+        tombstones=tombstones(store, dataset, step, lambda names: _known(shards, names)),
         receipts={
             number: receipt
             for number, receipt in cut(metrics, step).items()
@@ -195,6 +197,12 @@ def make_job(context: Context, journal: Journal, turn: int = 0) -> Job:
         logs=logs,
         metrics=metrics,
     )
+
+
+def _known(shards: Artifact, names: list[str]) -> dict[str, Located]:
+    cache = settings().home / "cache" / "trace"
+    dataset = Dataset.fetch(shards, cache)
+    return locate_known(dataset, names, lambda name: shards.store.fetch(f"{shards.place}/{name}", cache))
 
 
 def _abandon(journal: Journal, standing: tuple[Standing, ...], fence: int) -> None:

@@ -63,6 +63,8 @@ class TrainedRun:
     history: History
     data: Data
     shards: Artifact
+    manifest: str
+    """Of the shards."""
     cache: Path
 
     def local(self, name: str) -> Path:
@@ -94,27 +96,23 @@ class Exposure(NamedTuple):
     """Whether the run was trained on it; else it is to come, or was passed over."""
 
 
-def find_run(store: Store, what: str, newest: bool = False) -> str:
-    """Key of the run with this name, or whose key starts so.
-
-    Args:
-        store: of the runs.
-        what: a run's name, or the first digits of its key.
-        newest: of several, take the one that began last.
+def find_run(store: Store, what: str) -> str:
+    """Key of the run of this name that began last, or of the one whose key starts so.
 
     Raises:
-        BloomeryError: there is none, or more than one and not the newest is asked for.
+        BloomeryError: there is none, or more than one whose key starts so.
     """
     heads = {
         ref.name.split("/")[1]: ref.value for ref in list_refs(store, "runs/") if ref.name.endswith("/head")
     }
-    found = [key for key, head in heads.items() if key.startswith(what) or head.get("name") == what]
-    found.sort(key=lambda key: heads[key]["began"])
-    if len(found) == 1 or (found and newest):
-        return found[-1]
+    if named := [key for key, head in heads.items() if head.get("name") == what]:
+        return max(named, key=lambda key: heads[key]["began"])
+    found = [key for key in heads if key.startswith(what)]
+    if len(found) == 1:
+        return found[0]
     listed = [f"{key[:12]} (begun {ctime(heads[key]['began'])}, step {heads[key]['step']})" for key in found]
     raise BloomeryError(
-        f"{len(found)} runs are named {what!r}{': ' * bool(found)}{', '.join(listed)}",
+        f"no run is named {what!r}, and {len(found)} have such a key{': ' * bool(found)}{', '.join(listed)}",
         "name a run by its name, or by the first digits of its key; `bloomery refs runs/` lists them",
     )
 
@@ -147,7 +145,7 @@ def open_run(store: Store, key: str, cache: Path, tables: Path, tokens: bool = F
         whole = ShardCache(store, shards.place, dataset.folder, ParallelConfig().cache_bytes)
         fetch = whole if tokens else Sides(shards, cache)
     data = open_data(dataset, index.train, plan, index.tokenizer, tables, index.overlay, fetch)
-    return TrainedRun(key, index, history, data, shards, cache)
+    return TrainedRun(key, index, history, data, shards, about["shard"], cache)
 
 
 def trace_step(run: TrainedRun, step: int) -> list[Part]:

@@ -20,6 +20,10 @@ PROGRESS = 2.0
 """Seconds between looks at a running task's log."""
 WAKING = 720.0
 """Seconds that an event may take to wake the next DAG before it is called lost."""
+MAY_SKIP = frozenset(
+    {"wake", "evaluate"} | {f"candidate.{task}" for task in ("decide", "sign", "approve", "promote")}
+)
+"""Tasks that skip themselves: a run ends where it was asked to, or its candidate is kept or rejected."""
 _MARKS = {
     "success": "[green]✓[/]",
     "failed": "[red]✗[/]",
@@ -95,17 +99,31 @@ class Follower:
         return f"{self.client.url}/dags/{dag}/runs/{run}{': ' * bool(states)}{', '.join(states)}"
 
     def _one(self, dag: str, run: str) -> None:
+        ahead = ""
         with self.console.status("") as status:
             while True:
                 state = self.client.run_state(dag, run)
                 for task in self.client.tasks(dag, run):
                     if line := self._tell(task):
                         status.update(line)
+                if state == "queued" and (others := self.client.running(dag)) and others[0] != ahead:
+                    ahead = others[0]
+                    self.console.print(f"  waiting behind {escape(self._ahead(dag, ahead))}")
                 if state == "success":
+                    self._check_whole(dag, run)
                     return
                 if state == "failed":
                     raise self._failure(dag, run)
                 time.sleep(POLL)
+
+    def _check_whole(self, dag: str, run: str) -> None:
+        """Airflow 3.3.2 calls a run a success that was marked failed while a task waited for its next try."""
+        tasks = [task.task for task in self.client.tasks(dag, run) if task.state == "skipped"]
+        if stopped := [task for task in tasks if task not in MAY_SKIP]:
+            raise BloomeryError(
+                f"run {run} of {dag} was stopped: {', '.join(stopped)} skipped",
+                f"clear the skipped tasks to go on: {self.client.url}/dags/{dag}/runs/{run}",
+            )
 
     def _tell(self, task: TaskState) -> str:
         known = self.seen.setdefault((task.dag, task.task, task.map_index), _Running())
@@ -174,5 +192,6 @@ class Follower:
         return TaskFailedError(
             f"{dag}.{task.task} failed: {self._cause(task)}\n"
             f"Log: {self.logs}/{folder}/attempt={task.tries}.log",
-            f"mend the cause, then clear the task in the UI: {self.client.url}/dags/{dag}/runs/{run}",
+            f"mend the cause, then clear the task in the UI: {self.client.url}/dags/{dag}/runs/{run}; "
+            "if the config is the cause, run the mended one",
         )

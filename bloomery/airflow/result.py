@@ -25,8 +25,8 @@ OWN = """Your own corpus:
   bloomery run configs/mine.yaml"""
 
 
-def show_result(config: str, console: Console) -> None:
-    """Prints what the run with this config's digest came to, as far as it got."""
+def show_result(config: str, until: str, console: Console) -> None:
+    """Prints what the run with this config's digest came to, up to its last DAG."""
     run = read_config(config)
     try:
         item = published(run.name)
@@ -37,12 +37,12 @@ def show_result(config: str, console: Console) -> None:
         return
     _funnel(item, console)
     console.print(f"[bold]Report[/]   {report_url(item['report'])}")
-    done = _trained(item)
+    done = _trained(item) if until != "corpus" else None
     if done:
         _training(done, console)
         _evaluation(run, item, done, console)
     released = champion(store(), run.name)
-    if released:
+    if released and until == "release":
         name = f"{released.name} version {released.version}"
         console.print(f"[bold]Release[/]  {name}, approved by {released.approver}\n  digest {released.model}")
     console.print(f"\n{OWN}\n", markup=False)

@@ -199,6 +199,21 @@ def published(name: str) -> Item:
     return {**_read_json(ref.value["digest"]), "until": ref.value["until"]}
 
 
+def the_published() -> Item:
+    """The item of the one published dataset.
+
+    Raises:
+        BloomeryError: none is published, or more than one.
+    """
+    names = [ref.name.split("/")[1] for ref in list_refs(store(), "datasets/")]
+    if len(names) != 1:
+        raise BloomeryError(
+            f"{len(names)} datasets are published{': ' * bool(names)}{', '.join(names)}",
+            "say which with --name" if names else "run the DAG corpus first",
+        )
+    return published(names[0])
+
+
 def unstarted() -> list[Item]:
     """Published datasets that are to be trained on and never were: their event was lost."""
     found = []

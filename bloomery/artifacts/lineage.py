@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,12 @@ class Node:
     stage: str
     digest: str
     sources: Mapping[str, Node]
+
+    def nodes(self) -> Iterator[Node]:
+        """This one and all that led to it."""
+        yield self
+        for source in self.sources.values():
+            yield from source.nodes()
 
 
 def find(store: Store, what: str) -> str:

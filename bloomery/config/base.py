@@ -6,15 +6,31 @@ stage's key.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class Config(BaseModel):
     """Base of every section of a run's config."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`true` in YAML is no 1."""
+        if isinstance(value, bool) and info.field_name:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if bool not in kinds and kinds & {int, float}:
+                raise ValueError(f"must be a {'whole ' * (float not in kinds)}number")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of."""
+    inner = get_args(annotation)
+    return {annotation}.union(*map(_kinds, inner)) if inner else {annotation}
 
 
 def execution(default: Any = ..., **constraints: Any) -> Any:

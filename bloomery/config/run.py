@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -143,7 +144,7 @@ def parse(text: str, name: str = "config") -> RunConfig:
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False)]
+        lines = [explain(item, RunConfig) for item in error.errors(include_url=False)]
         raise ConfigError(
             f"{name}: {len(lines)} wrong field(s):\n  " + "\n  ".join(lines),
             "`bloomery config configs/demo.yaml` lists every field with its meaning",
@@ -177,25 +178,30 @@ _EXPECTED = {
 _CONTAINERS: dict[type, str] = {dict: "a mapping", list: "a list"}
 
 
-def _explain(item: Any) -> str:
+def explain(item: Any, root: type[BaseModel]) -> str:
+    """An error of pydantic's in the words of YAML: the field of `root`, what it must be, what was found."""
     where = ".".join(str(part) for part in item["loc"])
     kind, _, fault = item["type"].partition("_")
     if item["type"] == "extra_forbidden":
-        allowed = sorted(_fields_at(item["loc"][:-1]))
+        allowed = sorted(_fields_at(root, item["loc"][:-1]))
         return f"{where}: unknown key; allowed here: {', '.join(allowed)}"
     if item["type"] == "missing":
         return f"{where}: missing"
-    message = re.sub("^(Input|String) should", "must", item["msg"].removeprefix("Value error, "))
+    message = re.sub(
+        "^(Input|String|Tuple|Dictionary) should", "must", item["msg"].removeprefix("Value error, ")
+    )
+    message = message.replace(" after validation", "")
     if fault in {"type", "parsing", "from_float"} and kind in _EXPECTED:
         message = f"must be {_EXPECTED[kind]}"
-    found = _CONTAINERS.get(type(item["input"]))
-    if item["type"] == "value_error" and found:  # of fields that the message names
+    value = item["input"]
+    found = _CONTAINERS.get(type(value), json.dumps(value) if isinstance(value, bool) else repr(value))
+    if item["type"] == "value_error" and type(value) in _CONTAINERS:  # of fields that the message names
         return f"{where}: {message}" if where else message
-    return f"{where}: {message} (found {found or repr(item['input'])})"
+    return f"{where}: {message} (found {found})"
 
 
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    kind: Any = RunConfig
+def _fields_at(root: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    kind: Any = root
     for part in location:
         if isinstance(part, str):
             kind = kind.model_fields[part].annotation

@@ -77,6 +77,23 @@ def locate(dataset: Dataset, ids: Sequence[str], fetch: Callable[[str], Path] | 
         UnknownDocumentError: names those that the dataset does not hold.
         DamagedError: a side file is not what was written.
     """
+    found = locate_known(dataset, ids, fetch)
+    if missing := sorted(set(ids) - found.keys()):
+        raise UnknownDocumentError(
+            f"{dataset.folder} holds no document {', '.join(missing)}",
+            "`bloomery explain` says what became of a document",
+        )
+    return [found[name] for name in ids]
+
+
+def locate_known(
+    dataset: Dataset, ids: Sequence[str], fetch: Callable[[str], Path] | None = None
+) -> dict[str, Located]:
+    """Where those documents stand that the dataset holds; arguments as of `locate`.
+
+    Raises:
+        DamagedError: a side file is not what was written.
+    """
     get = fetch or (lambda name: dataset.folder / name)
     wanted = parse_ids(list(ids))
     found_keys = keys(wanted, dataset.manifest.policy.seed)
@@ -95,15 +112,10 @@ def locate(dataset: Dataset, ids: Sequence[str], fetch: Callable[[str], Path] | 
                 if position is not None:
                     _check(path, info)
                     found[ids[place]] = _located(dataset, stream, number, side, position)
-    missing = sorted(set(ids) - found.keys())
-    if missing:
+    if set(ids) - found.keys():
         for path, info in asked:
             _check(path, info)  # it may be a damaged file that does not hold them
-        raise UnknownDocumentError(
-            f"{dataset.folder} holds no document {', '.join(missing)}",
-            "`bloomery explain` says what became of a document",
-        )
-    return [found[name] for name in ids]
+    return found
 
 
 def _search(ids: Ids, wanted: Ids, seed: int) -> int | None:

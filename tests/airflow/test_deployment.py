@@ -7,6 +7,8 @@ PostgreSQL.
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 import time
 
 import httpx
@@ -14,7 +16,7 @@ import psutil
 import pytest
 
 from bloomery.airflow.catalogue import DATA_STAGES
-from tests.deployment import Deployment, until, write_config, write_corpus
+from tests.deployment import ROOT, Deployment, until, write_config, write_corpus
 from tests.servers import KEYS, make_bucket, make_database, postgresql, seaweedfs
 
 pytestmark = pytest.mark.slow
@@ -159,6 +161,28 @@ def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first
     _, left = psutil.wait_procs(tree, timeout=30)
     assert not left, f"alive {time.monotonic() - began:.0f} s after the task was marked failed: {left}"
     assert [head["step"] > 0 for head in deployment.ask(HEADS) if head["name"] == "stopped"] == [True]
+
+
+def test_a_run_that_is_stopped_between_two_tries_is_not_called_done(deployment, tmp_path):
+    """Airflow calls it a success: nothing failed, all that was left is skipped."""
+    corpus = write_corpus(tmp_path / "corpus", seed=12)
+    config = write_config(tmp_path / "between.yaml", corpus, "between", train__steps=20_000)
+    before = {deployment.newest_run("pretrain")}
+    command = [sys.executable, "-P", "-m", "bloomery.cli", "run", str(config), "--until", "pretrain"]
+    with subprocess.Popen(
+        command, env=deployment.env, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as following:
+        pretrain = newest(deployment, "pretrain", before, timeout=400)
+        train = lambda: deployment.task("pretrain", pretrain, "train")  # noqa: E731
+        until("it trains", lambda: deployment.processes("training.main"), timeout=100)
+        for process in deployment.processes("training"):
+            process.kill()
+        until("it waits for its next try", lambda: (t := train()) and t.state == "up_for_retry", timeout=60)
+        deployment.client.call("PATCH", f"dags/pretrain/dagRuns/{pretrain}", json={"state": "failed"})
+        told, wrong = following.communicate(timeout=120)
+    assert following.returncode == 1, told
+    assert "it will be tried again" in told and "every stage" not in told
+    assert "was stopped" in wrong or "was marked failed" in wrong
 
 
 def test_stopping_a_run_ends_the_query_on_the_engine(deployment, tmp_path):

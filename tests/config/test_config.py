@@ -69,6 +69,8 @@ def test_every_config_of_the_project_is_valid(path):
         ),
         (SMALL + "train: {steps: many}", ["train.steps: must be a whole number (found 'many')"]),
         (SMALL + "train: {steps: 2.5}", ["train.steps: must be a whole number (found 2.5)"]),
+        (SMALL + "train: {steps: true}", ["train.steps: must be a whole number (found true)"]),
+        (SMALL + "train: {learning_rate: yes}", ["train.learning_rate: must be a number (found true)"]),
         (SMALL + "train: {clip: [1]}", ["train.clip: must be a number (found a list)"]),
         (SMALL + "train: {deterministic: perhaps}", ["must be true or false (found 'perhaps')"]),
         (SMALL + "train: {betas: 0.9}", ["train.betas: must be a list (found 0.9)"]),

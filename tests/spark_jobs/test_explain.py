@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bloomery.artifacts.run import MissingInputError
-from spark_jobs.explain import UnknownDocumentError, explain
+from spark_jobs.explain import UnknownDocumentError, explain, ids_of
 
 
 def manifests(finished):
@@ -42,6 +42,15 @@ def test_a_path_names_every_record_of_the_file(finished):
     assert len(broken) == 1 and "cut short" in broken[0].row["detail"]
     dropped = [s for s in steps if s.row.get("status") == "dropped"]
     assert all({"rule", "value", "threshold"} <= set(s.row) for s in dropped)
+
+
+def test_ids_of_a_name_are_told_from_any_later_manifest(finished):
+    survivor = next(r for r in finished.rows("decontaminate") if r["status"] == "kept" and r["url"])
+    for stage in ("ingest", "dedup", "shard"):
+        for name in (survivor["url"], survivor["id"][:12]):
+            assert survivor["id"] in ids_of(finished.store, manifests(finished)[stage], name)
+    with pytest.raises(UnknownDocumentError, match="nowhere"):
+        ids_of(finished.store, manifests(finished)["shard"], "nowhere")
 
 
 def test_an_unknown_document_is_told(finished):

@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 
 from bloomery.artifacts.canonical import sha256
 from bloomery.artifacts.journal import Journal
+from bloomery.artifacts.refs import move_ref
+from bloomery.artifacts.store import LocalStore
 from bloomery.cli import app
 from bloomery.config.settings import settings
 from bloomery.config.training import ScheduleConfig
 from bloomery.errors import BloomeryError
 from bloomery.shards.format import ShardError
-from bloomery.shards.lookup import UnknownDocumentError, locate
+from bloomery.shards.lookup import UnknownDocumentError, locate, locate_known
 from tests.training.ranks import Ranks
 from tests.training.world import SPREAD, TINY, make_world
 from training.data import open_data
@@ -119,7 +121,7 @@ def test_a_document_that_is_taken_down_is_not_read_again(trained):
     [found] = locate(run.data.dataset, [later[0]])
     take_down(store, dataset, [found])
     take_down(store, dataset, [found])
-    stones = tombstones(store, dataset, 12)
+    stones = tombstones(store, dataset, 12, lambda names: pytest.fail(f"{names} are known"))
     assert [(stone.document, stone.since) for stone in stones] == [(later[0], 12)]
     assert ranks.train(ranks.job(train, SPREAD, resume=ranks.at(12), tombstones=stones)) == [None, None]
     after = opened(ranks)
@@ -130,19 +132,56 @@ def test_a_document_that_is_taken_down_is_not_read_again(trained):
     assert all(step.right for step in read)
 
 
+def test_a_document_that_is_taken_down_is_not_in_the_next_dataset_either(trained, tmp_path):
+    """A newcomer's next snapshot held the document again, and the next run was trained on it."""
+    _, _, run = trained
+    store, dataset = LocalStore(tmp_path), run.data.dataset
+    train = [sha256(b"train%d" % n)[:32] for n in range(3)]
+    held_out = sha256(b"held_out0")[:32]
+    move_ref(
+        store,
+        "takedowns/" + "1" * 64,
+        {
+            "digest": "1" * 64,
+            "documents": {
+                name: {"source": "corpus", "start": 0, "stop": 9, "when": 1.0}
+                for name in (train[0], held_out, "f" * 32)
+            },
+        },
+        None,
+    )
+    asked = []
+
+    def find(names):
+        asked.append(names)
+        return locate_known(dataset, names)
+
+    digest = run.shards.output.digest
+    assert tombstones(LocalStore(tmp_path / "none"), digest, 0, find) == () and not asked
+    [stone] = tombstones(store, digest, 4, find)
+    [found] = locate(dataset, [train[0]])
+    assert (stone.document, stone.start, stone.stop, stone.since) == (train[0], found.start, found.stop, 4)
+    assert tombstones(store, digest, 7, find) == (stone.model_copy(update={"since": 7}),)
+    assert len(asked) == 1 and sorted(asked[0]) == sorted([train[0], held_out, "f" * 32])
+    take_down(store, digest, locate(dataset, [train[1]]))
+    assert {s.document for s in tombstones(store, digest, 8, find)} == {train[0], train[1]}
+    take_down(store, "2" * 64, locate(dataset, [train[2]]))
+    assert {s.document for s in tombstones(store, digest, 9, find)} == set(train)
+    assert asked[1:] == [[train[2]]]
+
+
 def test_what_is_not_there_is_named(trained):
     ranks, _, run = trained
     store = ranks.world.store
     assert find_run(store, ranks.run[:10]) == ranks.run
-    with pytest.raises(BloomeryError, match="0 runs are named 'nothing'"):
+    with pytest.raises(BloomeryError, match="no run is named 'nothing', and 0 have such a key"):
         find_run(store, "nothing")
     Journal(store, "e" * 64).open(1, {"name": "twice"})
     Journal(store, "d" * 64).open(1, {"name": "twice"})
-    with pytest.raises(
-        BloomeryError, match=r"2 runs are named 'twice': eeeeeeeeeeee .*step 0.*, dddddddddddd"
-    ):
-        find_run(store, "twice")
-    assert find_run(store, "twice", newest=True) == "d" * 64
+    assert find_run(store, "twice") == "d" * 64
+    Journal(store, "d" * 63 + "e").open(1, {"name": "other"})
+    with pytest.raises(BloomeryError, match=r"2 have such a key: ddd.*step 0"):
+        find_run(store, "dddd")
     with pytest.raises(BloomeryError, match="has no step 20"):
         trace_step(run, 20)
     with pytest.raises(UnknownDocumentError):
@@ -174,7 +213,9 @@ def test_the_command_line_answers(trained, monkeypatch, tmp_path):
     lost = CliRunner().invoke(app, ["verify-run", ranks.run[:9]])
     shard.write_bytes(whole)
     assert "cannot be read any more: " in str(lost.exception) and shard.name in str(lost.exception)
-    assert "taken down; steps that saw it: " in said("takedown", ranks.run[:9], "--doc", document)
+    assert f"taken down; steps of run {ranks.run[:12]} that saw it: " in said(
+        "takedown", ranks.run[:9], "--doc", document
+    )
     refused = CliRunner().invoke(app, ["trace", ranks.run[:9]])
     assert "one of --step and --doc" in str(refused.exception)
     settings.cache_clear()
