@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 
 from bloomery.shards.checksum import shifted
 from bloomery.shards.feed import Reading
@@ -253,7 +253,7 @@ def read_steps(data: Data, steps: Steps) -> list[Batch]:
     """A batch a step. If one of some steps meets damage, only the first step's: the next may be well."""
     run, reading = steps.run, steps.reading
     data.bury(steps.shares[0].step)
-    rows = Rows.empty(len(run), data.length + 1, data.dtype)
+    rows = Rows(len(run), data.length + 1, data.dtype)
     damage = [
         found
         for number, reader in enumerate(data.readers)
@@ -265,7 +265,8 @@ def read_steps(data: Data, steps: Steps) -> list[Batch]:
     if damage:
         return [_damaged(steps.shares[0].step, damage)]
     if data.unused and run[-1:] == data.feed.samples - 1:
-        rows.masked.append(np.arange(rows.tokens.size - data.unused, rows.tokens.size))
+        size = rows.samples * rows.width
+        rows.masked.append(np.arange(size - data.unused, size))
     return _batches(data, steps, rows)
 
 
@@ -275,13 +276,17 @@ def _damaged(step: int, damage: list[Damage]) -> Batch:
 
 
 def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
-    shares, length, count = steps.shares, data.length, len(rows.tokens)
-    tokens = rows.tokens.astype(np.int64)
+    shares, length, count = steps.shares, data.length, rows.samples
+    tokens, crcs, held = np.empty((count, length + 1), np.int64), list[int](), 0
+    for part, gathered in zip(shares, rows.filled([part.samples for part in shares]), strict=True):
+        crcs.append(_crc(part, gathered))
+        tokens[held : held + part.samples] = gathered
+        held += part.samples
     inputs, targets = tokens[:, :-1], tokens[:, 1:]  # of one array, unless some targets are none
     masked = np.concatenate([*rows.masked, np.zeros(0, np.int64)])
     if len(masked):
         row, place = np.divmod(masked, length + 1)
-        targets = rows.tokens[:, 1:].astype(np.int64)
+        targets = targets.copy()
         targets[row[place > 0], place[place > 0] - 1] = IGNORED
     begins = _begins(rows, shares, length)
     positions = _positions(begins, count * length)
@@ -291,8 +296,8 @@ def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
     high = low + sizes[:, 2]
     edges = np.searchsorted(begins, [low, high])
     found = []
-    for part, marks, first, a, b, i, j in zip(
-        shares, steps.marks, *(column.tolist() for column in (at, low, high, *edges)), strict=True
+    for part, marks, crc, first, a, b, i, j in zip(
+        shares, steps.marks, crcs, *(column.tolist() for column in (at, low, high, *edges)), strict=True
     ):
         cu_seqlens = begins[i : j + 1] - np.int32(a)
         cu_seqlens[-1] = b - a
@@ -305,16 +310,17 @@ def _batches(data: Data, steps: Steps, rows: Rows) -> list[Batch]:
                 targets=targets[first:last].reshape(-1, width)[own],
                 positions=positions[a:b].reshape(-1, width),
                 cu_seqlens=cu_seqlens,
-                mark=Mark(marks, _crc(part, rows.tokens[first + (part.skip > 0) : last])),
+                mark=Mark(marks, crc),
                 damage=[],
             )
         )
     return found
 
 
-def _crc(part: Share, tokens: npt.NDArray[Any]) -> int:
-    """CRC32C of samples that begin in a rank's rows, [samples, L + 1], as part of the step's."""
-    return shifted(crc32c(tokens.data), part.behind * tokens.shape[1] * tokens.itemsize)
+def _crc(part: Share, rows: npt.NDArray[Any]) -> int:
+    """CRC32C of those samples, [samples, L + 1], that begin in a rank's rows, as part of the step's."""
+    crc: int = crc32c(rows[1:] if part.skip else rows)
+    return shifted(crc, part.behind * rows.shape[1] * rows.itemsize) if part.behind else crc
 
 
 def _begins(rows: Rows, shares: list[Share], length: int) -> npt.NDArray[np.int32]:

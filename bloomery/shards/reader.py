@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -58,21 +59,50 @@ class InPlace:
         """Nothing to do."""
 
 
+class Runs(NamedTuple):
+    """Runs of tokens [begin, end) that stand at a place of the rows, row * (L + 1) + place."""
+
+    place: Indices
+    begin: Indices
+    end: Indices
+    tokens: npt.NDArray[Any]
+
+
 @dataclass
 class Rows:
     """Samples of L + 1 tokens: [N, L + 1]."""
 
-    tokens: npt.NDArray[Any]
-    """In the dtype of the shards: [N, L + 1]."""
+    samples: int
+    width: int
+    """L + 1."""
+    dtype: np.dtype[Any]
+    """Of the shards."""
+    runs: list[Runs] = field(default_factory=list)
+    """What they hold; a run covers what those before it have there."""
     begins: list[Indices] = field(default_factory=list)
     """Where documents, pieces and padding begin, row * (L + 1) + place, in no order."""
     masked: list[Indices] = field(default_factory=list)
     """Tokens that are no targets, row * (L + 1) + place, in no order."""
 
-    @classmethod
-    def empty(cls, samples: int, width: int, dtype: np.dtype[Any]) -> Self:
-        """Rows that nothing was read into yet."""
-        return cls(np.empty((samples, width), dtype))
+    def filled(self, counts: Sequence[int]) -> Iterator[npt.NDArray[Any]]:
+        """The tokens, so many rows at a time, [count, L + 1]: each overwrites those before. They are gathered
+        when they are asked for, so what reads them then finds them in the processor's cache."""
+        columns = zip(*(run[:3] for run in self.runs), strict=True)
+        place, begin, end = (np.concatenate(column) for column in columns) if self.runs else [_NONE] * 3
+        source = np.repeat(np.arange(len(self.runs)), [len(run.place) for run in self.runs])
+        order = np.argsort(place, kind="stable")
+        edges = np.cumsum([0, *counts]) * self.width
+        bounds = np.searchsorted(place[order], edges)
+        runs = zip(*(column[order].tolist() for column in (place, begin, end, source)), strict=True)
+        scratch = np.empty((max(counts, default=0), self.width), self.dtype)
+        flat, sources = scratch.reshape(-1), [run.tokens for run in self.runs]
+        for count, base, held in zip(counts, edges.tolist(), np.diff(bounds).tolist(), strict=False):
+            for at, low, high, number in islice(runs, held):
+                flat[at - base : at - base + high - low] = sources[number][low:high]
+            yield scratch[:count]
+
+
+_NONE = np.zeros(0, np.int64)
 
 
 class Shards:
@@ -152,9 +182,8 @@ class Reader:
             segments = self.cut.segments(samples)
         except UnreadableError as error:
             return [Damage(source=self.stream.source, start=error.start, stop=error.stop, what=error.what)]
-        width, flat = out.tokens.shape[1], out.tokens.reshape(-1)
         row, at, start, size = self.within_shards(segments)
-        place, damage = rows[row] * width + at, list[Damage]()
+        place, damage = rows[row] * out.width + at, list[Damage]()
         out.begins.append(place)
         for number, mine in groups(self.stream.shards_at(start)):
             begin, to = start[mine] - self.stream.start(number), place[mine]
@@ -162,16 +191,15 @@ class Reader:
             shard = self._verified(number, begin, end, damage)
             if shard is None or damage:
                 continue
-            tokens, starts = shard.tokens, shard.side.starts
-            for a, low, high in zip(to.tolist(), begin.tolist(), end.tolist(), strict=True):
-                flat[a : a + high - low] = tokens[low:high]
+            out.runs.append(Runs(to, begin, end, shard.tokens))
+            starts = shard.side.starts
             edges = np.concatenate([begin, end - 1]).astype(np.uint32)  # the column's type
             first, last = np.searchsorted(starts, edges, "right").reshape(2, -1)
             run, document = ragged(first, last - first)
             out.begins.append(starts[document] + (to - begin)[run])
             out.masked.append(to[(at[mine] > 0) & (starts[first - 1] != begin)])
         if not damage:
-            self._pad(segments, rows, width, out)
+            self._pad(segments, rows, out)
             self._mask_buried(start, size, place, out)
         return damage
 
@@ -211,21 +239,23 @@ class Reader:
                 return None
         return shard
 
-    def _pad(self, segments: Segments, rows: Indices, width: int, out: Rows) -> None:
+    def _pad(self, segments: Segments, rows: Indices, out: Rows) -> None:
         ends = segments.at + segments.size
         last = np.flatnonzero(np.append(segments.row[1:] != segments.row[:-1], True))
-        short = last[ends[last] < width]
+        short = last[ends[last] < out.width]
         if len(short):
-            begins = rows[segments.row[short]] * width + ends[short]
-            _, padding = ragged(begins, width - ends[short])
-            out.tokens.reshape(-1)[padding] = self.eos_id
+            begins = rows[segments.row[short]] * out.width + ends[short]
+            self._separate(begins, out.width - ends[short], out)
             out.begins.append(begins)
-            out.masked.append(padding)
+
+    def _separate(self, places: Indices, sizes: Indices, out: Rows) -> None:
+        """Separators at places, which are no targets."""
+        out.runs.append(Runs(places, np.zeros_like(sizes), sizes, np.full(out.width, self.eos_id, out.dtype)))
+        out.masked.append(ragged(places, sizes)[1])
 
     def _mask_buried(self, start: Indices, size: Indices, place: Indices, out: Rows) -> None:
         if not len(self._buried):
             return
-        flat = out.tokens.reshape(-1)
         low, high = self._buried.T
         first = np.searchsorted(high, start, "right")
         last = np.searchsorted(low, start + size, "left")
@@ -233,8 +263,7 @@ class Reader:
             for grave in range(int(first[run]), int(last[run])):
                 begin = max(int(low[grave]), int(start[run])) - int(start[run])
                 end = min(int(high[grave]), int(start[run] + size[run])) - int(start[run])
-                flat[place[run] + begin : place[run] + end] = self.eos_id
-                out.masked.append(np.arange(place[run] + begin, place[run] + end))
+                self._separate(place[[run]] + begin, np.array([end - begin]), out)
 
     # --- damage -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 
 from bloomery.artifacts.digests import file_digest
 from bloomery.shards.format import DamagedError, Tokens, index_bytes, index_size

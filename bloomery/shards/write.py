@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 
 from bloomery.artifacts.canonical import sha256
 from bloomery.shards.bounds import cut

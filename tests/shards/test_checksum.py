@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from crc32c import crc32c
+from awscrt.checksums import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
