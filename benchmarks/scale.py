@@ -4,16 +4,19 @@
 
     python benchmarks/scale.py [SMALL LARGE]      MB of text; 100 and 1000 if not given
 
-A stage's cost is CPU seconds of the engine, of its Python workers and of the driver (this process).
+A stage's cost is CPU seconds of the engine, of its Python workers and of the driver (this process). The
+driver's memory is that of its largest stage. `tokenizer` is told apart: it trains in the driver, and takes
+what the distinct words of its sample take, which is of one size.
 `make bench-scale`
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import resource
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -60,16 +63,28 @@ class Run:
     Args:
         bench: after the run.
         megabytes: of text.
+        tops: stage -> largest memory of the driver.
     """
 
-    def __init__(self, bench: Bench, megabytes: float) -> None:
+    def __init__(self, bench: Bench, megabytes: float, tops: dict[str, float]) -> None:
         self.cpu = {stage: bench.cpu[stage] / megabytes for stage in PLANE}
         """CPU seconds per MB, by stage and of "all"."""
         self.cpu["all"] = sum(self.cpu.values())
         self.seconds = sum(bench.seconds[stage] for stage in PLANE) / megabytes
         """Seconds per MB."""
-        self.driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        """Largest memory of the driver so far, MB."""
+        self.driver = max(size for stage, size in tops.items() if stage != "tokenizer")
+        """Largest memory of the driver in any stage but `tokenizer`, MB."""
+        self.tokenizer = tops["tokenizer"]
+        """In that one."""
+
+
+def top(run: Callable[[], object]) -> float:
+    """Largest memory of this process while something runs, MB; what was freed before does not count."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # proc(5): the peak begins anew
+    run()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM"))
 
 
 def write(folder: Path, megabytes: float) -> tuple[int, int]:
@@ -83,11 +98,13 @@ def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
         count, size = other.submit(write, folder, megabytes).result()
     with Peak(bench.engine) as peak:
         bench.take(folder)
-        for stage in PLANE:
-            bench.run(stage, CONFIGS.get(stage))
-    run = Run(bench, size / 1e6)
+        tops = {stage: top(lambda stage=stage: bench.run(stage, CONFIGS.get(stage))) for stage in PLANE}
+    run = Run(bench, size / 1e6, tops)
     print(f"{count} documents, {size / 1e6:.0f} MB: {1 / run.seconds / CORES:.2f} MB/s per core")
-    memory = f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}, driver {run.driver:.0f}"
+    memory = (
+        f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}, driver {run.driver:.0f}, "
+        f"in tokenizer {run.tokenizer:.0f}"
+    )
     print(f"  largest memory, MB: {memory}; load {os.getloadavg()[0]:.1f}", flush=True)
     return run
 
