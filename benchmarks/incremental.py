@@ -3,8 +3,8 @@
     python benchmarks/incremental.py [MB]
 
 Both on one warm engine; a stage's cost is CPU seconds of the engine, its Python workers and the driver. The
-survivors must be the same. `signatures`, `pairs` and `dedup` are ten jobs of Spark on ids and bands: at 100 MB
-they cost what the jobs do, with few documents or many, so what is claimed is the cost of all stages.
+survivors must be the same. `signatures`, `pairs` and `dedup` are ten jobs of Spark on ids and bands, which at
+100 MB cost what such jobs do, of few documents or many: what is claimed is the cost of all stages.
 `make bench-incremental`
 """
 
