@@ -52,6 +52,8 @@ def newest(deployment: Deployment, dag: str, after: set[str], timeout: float = 3
     )
 
 
+LONG = {"train__steps": 20_000, "corpus__mixture__max_epochs": 1000.0}
+"""A run that a test has to stop."""
 HEADS = "[ref.value for ref in list_refs(work.store(), 'runs/')]"
 
 
@@ -105,7 +107,7 @@ def test_a_run_that_waits_for_a_person_holds_no_other_up_and_asks_once(deploymen
 
 def test_checkpoints_are_evaluated_while_their_run_goes_on(deployment, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", seed=9)
-    config = write_config(tmp_path / "long.yaml", corpus, "long", train__steps=20_000)
+    config = write_config(tmp_path / "long.yaml", corpus, "long", **LONG)
     before = {deployment.newest_run("pretrain")}
     run = deployment.client.trigger("corpus", {"config": str(config), "until": "pretrain"})
     assert ended(deployment, "corpus", run) == "success"
@@ -128,7 +130,7 @@ def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first
         tmp_path / "stopped.yaml",
         corpus,
         "stopped",
-        train__steps=20_000,
+        **LONG,
         execution__parallelism__checkpoint_every=20_000,
     )
     before = {deployment.newest_run("pretrain")}
@@ -166,7 +168,7 @@ def test_marking_failed_ends_the_tree_within_30_seconds_and_training_saves_first
 def test_a_run_that_is_stopped_between_two_tries_is_not_called_done(deployment, tmp_path):
     """Airflow calls it a success: nothing failed, all that was left is skipped."""
     corpus = write_corpus(tmp_path / "corpus", seed=12)
-    config = write_config(tmp_path / "between.yaml", corpus, "between", train__steps=20_000)
+    config = write_config(tmp_path / "between.yaml", corpus, "between", **LONG)
     before = {deployment.newest_run("pretrain")}
     command = [sys.executable, "-P", "-m", "bloomery.cli", "run", str(config), "--until", "pretrain"]
     with subprocess.Popen(
