@@ -168,7 +168,7 @@ def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    leaders = None  # of the bucket that the batch before ended in
+    leaders = None  # of the bucket that the batch before ended in, and its last content
     for table in joined(batches):
         known = len(leaders) if leaders else 0
         rows = pa.concat_tables([leaders, table]) if leaders else table
@@ -187,7 +187,8 @@ def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
         contents = rows["content"].combine_chunks()
         columns = [pa.array(bands[places][two]), contents.take(one), contents.take(two)]
         yield pa.RecordBatch.from_arrays(columns, ["band", "a", "b"])
-        leaders = rows.slice(int(firsts[-1]), LEADERS)
+        first, last = int(firsts[-1]), len(rows) - 1  # the last one may stand in the next batch, too
+        leaders = rows.take(np.unique([*range(first, min(first + LEADERS, last)), last]))
 
 
 def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:

@@ -72,7 +72,7 @@ SIGNATURES_PART = Stage(
 SIGNATURES = collected(SIGNATURES_PART, "clean.documents")
 PAIRS = Stage(
     "pairs",
-    4,
+    5,
     MinHashConfig,
     {"signatures": "signatures.documents", "documents": "clean.documents"},
     body="spark_jobs.pairs:run",

@@ -116,8 +116,13 @@ def test_bands_that_overlap_propose_what_bands_do_and_more():
     assert len(keys_of(drawn(5, 1, 1, overlap=True), word_ngrams(texts[0], 5))) == 5
 
 
-@given(st.lists(st.tuples(st.integers(-2, 2), st.sampled_from("abcdefghij")), max_size=40), st.data())
-@settings(deadline=None)  # the first call imports pyarrow
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 1), st.sampled_from("abcdefghij"), st.integers(1, 4)), max_size=25
+    ).map(lambda runs: [(band, content) for band, content, times in runs for _ in range(times)]),
+    st.data(),
+)
+@settings(deadline=None, max_examples=500)  # the first call imports pyarrow
 def test_each_content_of_a_bucket_is_paired_with_its_leaders(rows, data):
     """Whatever the batches, and however often a content stands in a bucket."""
     rows = sorted(rows)
