@@ -3,8 +3,7 @@
     python benchmarks/incremental.py [MB]
 
 Both on one warm engine; a stage's cost is CPU seconds of the engine, its Python workers and the driver. The
-survivors must be the same. `signatures`, `pairs` and `dedup` are ten jobs of Spark on ids and bands, which at
-100 MB cost what such jobs do, of few documents or many: what is claimed is the cost of all stages.
+survivors must be the same.
 `make bench-incremental`
 """
 
@@ -25,6 +24,7 @@ from benchmarks.warm import PLANE, Bench, warm  # noqa: E402
 SHARE = 0.05
 STAGES = PLANE[: PLANE.index("decontaminate") + 1]
 TEXTS = ("ingest", "measure", "clean")
+DEDUP = tuple(stage for stage in STAGES if stage not in (*TEXTS, "decontaminate"))
 
 
 def main(megabytes: float = 100) -> None:
@@ -49,6 +49,7 @@ def main(megabytes: float = 100) -> None:
     report(
         "incremental",
         [
+            Claim("incremental_dedup_cpu_s", total(bench, DEDUP), 0.35, total(scratch, DEDUP)),
             Claim("incremental_cpu_s", total(bench, STAGES), 0.35, total(scratch, STAGES)),
             Claim("incremental_texts_cpu_s", total(bench, TEXTS), 0.15, total(scratch, TEXTS)),
             Claim("incremental_same_survivors", float(same), 1, less_is_better=False),

@@ -6,8 +6,6 @@
 
 A stage's cost is CPU seconds of the engine, of its Python workers and of the driver (this process). The
 driver's memory is that of an idle one and what the largest stage adds, as each stage is a process of its own.
-`tokenizer` is told apart: it trains in the driver, and takes what the distinct words of its sample take, of
-one size.
 `make bench-scale`
 """
 
@@ -74,10 +72,10 @@ class Run:
         self.cpu["all"] = sum(self.cpu.values())
         self.seconds = sum(bench.seconds[stage] for stage in PLANE) / megabytes
         """Seconds per MB."""
-        self.driver = max(size for stage, size in tops.items() if stage != "tokenizer")
-        """The most that a stage but `tokenizer` adds to the driver's memory, MB."""
-        self.tokenizer = tops["tokenizer"]
-        """What that one adds."""
+        self.largest = max(tops, key=tops.__getitem__)
+        """Stage that adds the most to the driver's memory."""
+        self.driver = tops[self.largest]
+        """What it adds, MB."""
 
 
 def memory(kind: str) -> float:
@@ -111,7 +109,7 @@ def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
     print(f"{count} documents, {size / 1e6:.0f} MB: {1 / run.seconds / CORES:.2f} MB/s per core")
     largest = (
         f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}; added to the driver "
-        f"{run.driver:.0f}, in tokenizer {run.tokenizer:.0f}"
+        f"{run.driver:.0f}, by {run.largest}"
     )
     print(f"  largest memory, MB: {largest}; load {os.getloadavg()[0]:.1f}", flush=True)
     return run

@@ -21,7 +21,7 @@ from bloomery.artifacts.manifest import Artifact, read_manifest
 from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.store import Store
 from bloomery.config.cleaning import CleanConfig
-from bloomery.config.run import ConfigError, explain
+from bloomery.config.run import ConfigError, in_words
 from spark_jobs.cleaning.verdicts import checks, first_broken
 from spark_jobs.explain import table_files
 from spark_jobs.parts import tables_of
@@ -98,7 +98,7 @@ def changed(config: CleanConfig, changes: Sequence[str]) -> CleanConfig:
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
         raise ConfigError(
-            f"clean.{explain(found, CleanConfig)}",
+            f"clean.{in_words(found, CleanConfig)}",
             f"fields here: {', '.join(_fields(config, found['loc'][:-1]))}",
         ) from error
 

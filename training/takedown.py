@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from bloomery.artifacts.refs import Ref, list_refs, move_ref, read_ref
 from bloomery.artifacts.store import Store
@@ -33,7 +34,8 @@ def take_down(store: Store, dataset: str, documents: Sequence[Located]) -> None:
 
 def _record(
     store: Store, dataset: str, ref: Ref | None, held: Iterable[Located], elsewhere: Iterable[str]
-) -> None:
+) -> dict[str, Any]:
+    """Adds to a dataset's ref; all documents that it holds by then."""
     known = ref.value["documents"] if ref else {}
     new = {
         found.id: {"source": found.source, "start": found.start, "stop": found.stop, "when": time.time()}
@@ -43,6 +45,7 @@ def _record(
     absent = sorted({*(ref.value.get("elsewhere", ()) if ref else ()), *elsewhere})
     value = {"digest": dataset, "documents": known | new, "elsewhere": absent}
     move_ref(store, f"takedowns/{dataset}", value, ref)
+    return known | new
 
 
 def tombstones(
@@ -61,12 +64,12 @@ def tombstones(
     """
     refs = {ref.value["digest"]: ref for ref in list_refs(store, "takedowns/")}
     own = refs.get(dataset)
-    told = {*own.value["documents"], *own.value.get("elsewhere", ())} if own else set()
+    documents = own.value["documents"] if own else {}
+    told = {*documents, *(own.value.get("elsewhere", ()) if own else ())}
     if fresh := sorted({name for ref in refs.values() for name in ref.value["documents"]} - told):
         held = [found for found in find(fresh).values() if found.split == "train"]
-        _record(store, dataset, own, held, set(fresh) - {found.id for found in held})
-        own = read_ref(store, f"takedowns/{dataset}")
+        documents = _record(store, dataset, own, held, set(fresh) - {found.id for found in held})
     return tuple(
         Tombstone(document=name, source=about["source"], start=about["start"], stop=about["stop"], since=step)
-        for name, about in sorted((own.value["documents"] if own else {}).items())
+        for name, about in sorted(documents.items())
     )

@@ -144,7 +144,7 @@ def parse(text: str, name: str = "config") -> RunConfig:
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        lines = [explain(item, RunConfig) for item in error.errors(include_url=False)]
+        lines = [in_words(item, RunConfig) for item in error.errors(include_url=False)]
         raise ConfigError(
             f"{name}: {len(lines)} wrong field(s):\n  " + "\n  ".join(lines),
             "`bloomery config configs/demo.yaml` lists every field with its meaning",
@@ -178,7 +178,7 @@ _EXPECTED = {
 _CONTAINERS: dict[type, str] = {dict: "a mapping", list: "a list"}
 
 
-def explain(item: Any, root: type[BaseModel]) -> str:
+def in_words(item: Any, root: type[BaseModel]) -> str:
     """An error of pydantic's in the words of YAML: the field of `root`, what it must be, what was found."""
     where = ".".join(str(part) for part in item["loc"])
     kind, _, fault = item["type"].partition("_")
