@@ -109,6 +109,7 @@ def test_killed_and_stopped_it_ends_with_the_bytes_of_an_undisturbed_run(tmp_pat
     before = head(disturbed)
     task = Task(disturbed)  # 3: the task itself is killed; its ranks save and end
     task.until(f"from step {before}")
+    task.until("step ")  # before its first step a rank has nothing new to save
     tree = task.tree()
     task.process.kill()
     assert gone(tree, 30)
