@@ -35,8 +35,8 @@ from benchmarks.claims import Claim, report  # noqa: E402
 from benchmarks.memory import cpu_seconds  # noqa: E402
 from benchmarks.peers import DATATROVE, run_peer  # noqa: E402
 from bloomery.config.cleaning import CleanConfig, MeasureConfig  # noqa: E402
-from spark_jobs.cleaning import lines  # noqa: E402
-from spark_jobs.cleaning.rules import RULES, Text, measure  # noqa: E402
+from spark_jobs.cleaning import lines, words  # noqa: E402
+from spark_jobs.cleaning.rules import RULES, Text, count_repeats, measure  # noqa: E402
 from spark_jobs.cleaning.signals import SIGNALS, column, lexicon  # noqa: E402
 from spark_jobs.cleaning.verdicts import verdict  # noqa: E402
 from spark_jobs.tables import record_batch  # noqa: E402
@@ -104,11 +104,12 @@ def ours(corpus: Path, folder: Path, spark: Any) -> tuple[float, Decisions]:
 
 
 def _measure(config: MeasureConfig, batches: Iterator[Any]) -> Iterator[Any]:
-    words = lexicon(config.profile)
-    for batch in batches:
+    every = (row for batch in batches for row in batch.to_pylist())
+    for documents in words.batches(every, lambda row: len(row["text"])):
+        texts = [Text(row["text"], lexicon(config.profile), config.c4_lines) for row in documents]
+        count_repeats(texts)
         rows = []
-        for row in batch.to_pylist():
-            before = Text(row["text"], words, config.c4_lines)
+        for row, before in zip(documents, texts, strict=True):
             after = lines.edit(before, config.lines)
             found = measure(before, after, config.profile, NAMES)
             signals = (None if math.isnan(found[name]) else found[name] for name in NAMES)

@@ -11,16 +11,17 @@ A document that is too large, or that the extractor fails on, is quarantined wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from bloomery.artifacts.manifest import Artifact
 from bloomery.artifacts.stage import Context
 from bloomery.config.cleaning import MeasureConfig
+from spark_jobs.cleaning import words
 from spark_jobs.cleaning.html import ExtractionError, extractor
 from spark_jobs.cleaning.pinned import read_pinned
-from spark_jobs.cleaning.signals import SIGNALS, column, measure_text
+from spark_jobs.cleaning.signals import SIGNALS, Document, Measured, column, measure_texts
 from spark_jobs.cleaning.text import repair
 from spark_jobs.engine import session
 from spark_jobs.parts import gather
@@ -42,6 +43,7 @@ SCHEMA = ", ".join(
 READ = [*(kind.split()[0] for kind in RECORD.split(", ")), "media_type", "text", "status", "rule", "detail"]
 BATCH_BYTES = 8 << 20
 TOO_LARGE = "document.too_large"
+Record = Mapping[str, Any]
 Row = tuple[Any, ...]
 
 
@@ -77,39 +79,61 @@ def run(context: Context) -> Mapping[str, Artifact]:
 def _measure(config: MeasureConfig, batches: Iterator[Any]) -> Iterator[Any]:
     rows: list[Row] = []
     size = 0
-    for batch in batches:
-        for start in range(len(batch)):
-            (row,) = batch.slice(start, 1).to_pylist()
-            rows.append(measure_row(row, config))
-            size += len(row["text"] or "")
-            if size > BATCH_BYTES:
-                yield record_batch(rows, SCHEMA)
-                rows, size = [], 0
+    for records in words.batches(_records(batches), _characters):
+        rows += measure_rows(records, config)
+        size += sum(map(_characters, records))
+        if size > BATCH_BYTES:
+            yield record_batch(rows, SCHEMA)
+            rows, size = [], 0
     yield record_batch(rows, SCHEMA)
 
 
-def measure_row(row: Mapping[str, Any], config: MeasureConfig) -> Row:
-    """The row of SCHEMA for one record of `ingest`."""
-    record = tuple(row[name] for name in READ[:-5])
+def _records(batches: Iterator[Any]) -> Iterator[Record]:
+    return (
+        row for batch in batches for start in range(len(batch)) for row in batch.slice(start, 1).to_pylist()
+    )
+
+
+def _characters(row: Record) -> int:
+    return len(row["text"] or "")
+
+
+def measure_rows(rows: Sequence[Record], config: MeasureConfig) -> list[Row]:
+    """The rows of SCHEMA for some records of `ingest`."""
+    mended = [_mended(row, config) for row in rows]
+    found = iter(measure_texts([text for text in mended if isinstance(text, Document)], config))
+    return [
+        (
+            *(row[name] for name in READ[:-5]),
+            *(_kept(next(found), row) if isinstance(text, Document) else text),
+        )
+        for row, text in zip(rows, mended, strict=True)
+    ]
+
+
+def _mended(row: Record, config: MeasureConfig) -> Document | Row:
+    """The document of a record; of one that is not measured, the columns behind RECORD."""
     if row["status"] != "kept":
-        return (*record, *_unmeasured(row["text"]), row["status"], row["rule"], row["detail"])
+        return (*_unmeasured(row["text"]), row["status"], row["rule"], row["detail"])
     size = len(row["text"].encode())
     if size > config.max_document_bytes:
         detail = f"{size} bytes, more than {config.max_document_bytes}"
-        return (*record, *_unmeasured(row["text"]), "quarantined", TOO_LARGE, detail)
+        return (*_unmeasured(row["text"]), "quarantined", TOO_LARGE, detail)
     try:
-        text = _text(row, config)
+        return Document(_text(row, config), row["url"], row["metadata"])
     except ExtractionError as error:
-        return (*record, *_unmeasured(row["text"]), "quarantined", error.rule, str(error))
-    found = measure_text(text, config, row["url"], row["metadata"])
+        return (*_unmeasured(row["text"]), "quarantined", error.rule, str(error))
+
+
+def _kept(found: Measured, row: Record) -> Row:
     language = found.language or (None, None)
     return (
-        *(*record, found.text, len(found.text.encode()), *language, *found.signals.values()),
+        *(found.text, len(found.text.encode()), *language, *found.signals.values()),
         *("kept", None, row["detail"]),
     )
 
 
-def _text(row: Mapping[str, Any], config: MeasureConfig) -> str:
+def _text(row: Record, config: MeasureConfig) -> str:
     """The mended text of a record; of HTML, that of its main content."""
     text = row["text"]
     if row["media_type"] == "text/html":

@@ -4,14 +4,15 @@ c4_utils: which lines stay, and what the document's rules count in them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import methodcaller
 from typing import NamedTuple
 
 from bloomery.config.cleaning import C4Lines
-from spark_jobs.cleaning.pieces import all_lines
 from spark_jobs.cleaning.words import Lexicon
 
 TERMINAL = (".", "?", "!", '"', "'")
+_MAY_END = methodcaller("endswith", (*TERMINAL, "]"))  # what ends in "]" may do so in a citation
 ELLIPSIS = "..."
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 LOREM, SCRIPT = "lorem ipsum", "javascript"
@@ -36,9 +37,9 @@ class Kept(NamedTuple):
     """Lines with one."""
 
 
-def keep_lines(text: str, rules: C4Lines, lexicon: Lexicon) -> Kept:
-    """Applies the line rules to a text."""
-    lines, kept = list(_ended(text, rules)), []
+def keep_lines(lines: Iterable[str], rules: C4Lines, lexicon: Lexicon) -> Kept:
+    """Applies the line rules to a text's lines."""
+    lines, kept = list(_ended(lines, rules)), []
     lower = "\n".join(lines).lower()
     unwanted = [SCRIPT] * rules.javascript + list(POLICIES) * rules.policies
     plain = not any(phrase in lower for phrase in (LOREM, *unwanted))
@@ -55,9 +56,10 @@ def keep_lines(text: str, rules: C4Lines, lexicon: Lexicon) -> Kept:
     return Kept("\n".join(kept).strip(), lexicon.sentences(kept), lorem, curly)
 
 
-def _ended(text: str, rules: C4Lines) -> Iterator[str]:
+def _ended(lines: Iterable[str], rules: C4Lines) -> Iterator[str]:
     """Lines of enough words that end as a sentence does, without citations."""
-    for line in map(str.strip, all_lines(text)):
+    stripped: Iterable[str] = map(str.strip, lines)
+    for line in filter(_MAY_END, stripped) if rules.terminal_punctuation else stripped:
         bare = CITATION.sub("", line) if rules.citations and "[" in line else line
         if rules.terminal_punctuation and (not bare.endswith(TERMINAL) or bare.endswith(ELLIPSIS)):
             continue

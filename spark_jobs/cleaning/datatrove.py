@@ -8,16 +8,17 @@ fineweb]`; a differential test compares every document's decision and reason.
 from __future__ import annotations
 
 from functools import cache
+from operator import methodcaller
 
 from bloomery.config.cleaning import Profile
 from spark_jobs.cleaning.fineweb import TERMINAL, code_points
 from spark_jobs.cleaning.gopher import ELLIPSES
-from spark_jobs.cleaning.pieces import all_lines
 from spark_jobs.cleaning.rules import Text, ratio, rule
 from spark_jobs.cleaning.words import ALPHA, SYMBOLS, Lexicon, stop_word
 
 PROFILE: Profile = "datatrove-0.10.1"
 BULLETS = ("•", "-")
+_BULLETED, _TRAILING = methodcaller("startswith", BULLETS), methodcaller("endswith", ELLIPSES)
 SYMBOL_RANGES = """
     0-8 B-1F 21-2F 3A-40 5B-60 7B-9F AB B4 BB 2013-2014 2019 201C-201E 2026 2236 2501 25BA 3001-3002 3008-300D
     3010-3011 FF01 FF05 FF08-FF09 FF0C FF0E FF11 FF1A-FF1B FF1F FF5E
@@ -43,12 +44,10 @@ def _flags(word: str) -> int:
 @rule("gopher.bullet_lines", "datatrove GopherQualityFilter", profile=PROFILE)
 def bullet_lines(text: Text) -> float:
     """Blank lines count; two kinds of bullets."""
-    lines = all_lines(text.text)
-    return ratio(sum(line.lstrip().startswith(BULLETS) for line in lines), len(lines))
+    return ratio(sum(map(_BULLETED, map(str.lstrip, text.all_lines))), len(text.all_lines))
 
 
 @rule("gopher.ellipsis_lines", "datatrove GopherQualityFilter", profile=PROFILE)
 def ellipsis_lines(text: Text) -> float:
     """Blank lines count."""
-    lines = all_lines(text.text)
-    return ratio(sum(line.rstrip().endswith(ELLIPSES) for line in lines), len(lines))
+    return ratio(sum(map(_TRAILING, map(str.rstrip, text.all_lines))), len(text.all_lines))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 import numpy as np
 
 from spark_jobs.cleaning.rules import Text, ratio, rule
@@ -10,6 +12,7 @@ from spark_jobs.cleaning.words import ALPHA, STOP_WORDS, SYMBOLS
 PAPER = "arXiv:2112.11446, A.1.1"
 ELLIPSES = ("...", "…")
 BULLETS = ("•", "‣", "▪", "◦", "●", "-", "*")
+_BULLETED, _TRAILING = methodcaller("startswith", BULLETS), methodcaller("endswith", ELLIPSES)
 
 
 @rule("gopher.words", PAPER)
@@ -40,13 +43,13 @@ def ellipsis_ratio(text: Text) -> float:
 @rule("gopher.bullet_lines", PAPER)
 def bullet_lines(text: Text) -> float:
     """Fraction of lines that start with a bullet; nan without lines."""
-    return ratio(sum(line.startswith(BULLETS) for line in text.lines), len(text.lines))
+    return ratio(sum(map(_BULLETED, text.lines)), len(text.lines))
 
 
 @rule("gopher.ellipsis_lines", PAPER)
 def ellipsis_lines(text: Text) -> float:
     """Fraction of lines that end in an ellipsis; nan without lines."""
-    return ratio(sum(line.endswith(ELLIPSES) for line in text.lines), len(text.lines))
+    return ratio(sum(map(_TRAILING, text.lines)), len(text.lines))
 
 
 @rule("gopher.alpha_words", PAPER)

@@ -45,7 +45,7 @@ def characters(text: Text) -> float:
 def removed_words(text: Text) -> float:
     """Fraction of white-space words in the lines that RefinedWeb's rules remove; nan without words."""
     wrong = removed = 0
-    for batch in batches(text.lines):
+    for batch in batches(text.lines, len):
         gone = [line for line, is_wrong in zip(batch, _wrong(batch), strict=True) if is_wrong]
         wrong += len(gone)
         removed += sum(len(line.split()) for line in gone)
@@ -63,7 +63,7 @@ def edit(text: Text, rules: Iterable[LineRules]) -> Text:
 
 def _refinedweb(text: Text) -> str:
     rows = text.text.split("\n")
-    wrong = (gone for batch in batches(rows) for gone in _wrong([row.strip() for row in batch]))
+    wrong = (gone for batch in batches(rows, len) for gone in _wrong([row.strip() for row in batch]))
     return "\n".join(row for row, gone in zip(rows, wrong, strict=True) if not gone).strip()
 
 

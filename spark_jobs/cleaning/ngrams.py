@@ -1,17 +1,20 @@
-"""Repeated n-grams of a text's words, of all sizes in one pass.
+"""Repeated n-grams of texts' words, of all sizes in one pass, of many texts at once.
 
-    size 2   hash of every 2-gram  --sort-->  places of those that stand in the text twice or more
+    size 2   hash of every 2-gram  --sort-->  places of those that stand in their text twice or more
     size 3   hashes there, rolled one word on  --sort-->  places ...
     size 10  few are left
 
 An n-gram that repeats holds a shorter one that repeats at the same place, so each size looks only where the
 size before has found something; most texts are done after a few. Up to 4 words n-grams are compared by
 their words; from 5 on by their characters joined, as Gopher's peers do.
+
+Texts stand one after the other with a mark between them that is like no other, and each text's own salt is in
+its hashes: so no n-gram is found across two texts, or in two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,31 +35,49 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Repeats(NamedTuple):
-    """N-grams of one size that stand in the text more than once, in the order of the text."""
+    """N-grams of one size that stand in their text more than once, in the order of the texts."""
 
     places: Places
     """Number of each one's first word."""
     keys: Places
-    """Equal for equal n-grams; from 0 on."""
+    """Equal for equal n-grams of a text; from 0 on."""
 
 
-def repeated_characters(words: Words) -> Mapping[int, int]:
-    """{size: characters} of TOP, for the commonest n-gram, and of DUPLICATE, for duplicate ones.
+class Joined(NamedTuple):
+    """Texts one after the other, with a mark of no length behind each."""
+
+    words: Words
+    first: Unsigned
+    """Hashes of the words with their text's salt before them: an n-gram's begins with its first word's."""
+    ends: Places
+    """Characters before each word, and before the end."""
+    starts: npt.NDArray[np.int64]
+    """Each text's first word."""
+    counts: npt.NDArray[np.int64]
+    """Each text's words."""
+
+    def texts_of(self, places: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Number of the text that each word belongs to."""
+        return np.searchsorted(self.starts, places, side="right") - 1
+
+
+def repeated_characters(texts: Sequence[Words]) -> list[Mapping[int, int]]:
+    """Of each text {size: characters} of TOP, for the commonest n-gram, and of DUPLICATE, for duplicate ones.
 
     The commonest n-gram counts with the blanks between its words, times its count; of several the first. A
     duplicate one is an n-gram like which one began before; those that overlap it are passed over.
     """
-    ends = np.zeros(len(words.lengths) + 1, np.int32)
-    np.cumsum(words.lengths, out=ends[1:])
-    counted = dict.fromkeys((*TOP, *DUPLICATE), 0)
-    places, hashes = np.arange(len(words.lengths), dtype=np.int32), words.hashes.copy()
-    for size in counted:
+    joined = _joined(texts)
+    counted = {size: np.zeros(len(texts), np.int64) for size in (*TOP, *DUPLICATE)}
+    words, ends = joined.words, joined.ends
+    places, hashes = np.arange(len(words.lengths), dtype=np.int32), joined.first.copy()
+    for size, found in counted.items():
         if len(places) and places[-1] + size == len(ends):  # the last one has no more words behind it
             places, hashes = places[:-1], hashes[:-1]
         if not len(places) and size in DUPLICATE:
             break
         if size == DUPLICATE[0]:
-            hashes = words.hashes[places]
+            hashes = joined.first[places]
             for number in range(1, size - 1):
                 _join(hashes, words, places, number)
         if size in TOP:
@@ -68,9 +89,28 @@ def repeated_characters(words: Words) -> Mapping[int, int]:
         repeated, keys = _repeats(hashes)
         places, hashes = _keep(places, repeated), _keep(hashes, repeated)
         count = _top if size in TOP else _duplicates
-        counted[size] = count(Repeats(places, keys), ends, size)
+        count(Repeats(places, keys), joined, size, found)
         del repeated, keys
-    return counted
+    columns = (found.tolist() for found in counted.values())
+    return [dict(zip(counted, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _joined(texts: Sequence[Words]) -> Joined:
+    """Texts one after the other; a single one stands as it is."""
+    counts = np.fromiter((len(text.lengths) for text in texts), np.int64, len(texts))
+    if len(texts) == 1:
+        (words,), first, starts = texts, texts[0].hashes, np.zeros(1, np.int64)
+    else:
+        starts = np.cumsum(counts + 1) - counts - 1
+        salts = np.repeat(_scattered(np.arange(1, len(texts) + 1, dtype=np.uint64)), counts + 1)
+        lengths, hashes = np.zeros(len(salts), np.int32), salts.copy()
+        for text, start, stop in zip(texts, starts.tolist(), (starts + counts).tolist(), strict=True):
+            lengths[start:stop], hashes[start:stop] = text.lengths, text.hashes
+        words = Words(lengths, np.zeros(0, np.uint16), hashes)
+        first = hashes + power(lengths) * salts
+    ends = np.zeros(len(words.lengths) + 1, np.int32)
+    np.cumsum(words.lengths, out=ends[1:])
+    return Joined(words, first, ends, starts, counts)
 
 
 def _join(hashes: Unsigned, words: Words, places: Places, number: int) -> None:
@@ -128,31 +168,45 @@ def _classes(hashes: Unsigned) -> Iterator[slice | npt.NDArray[np.int64]]:
         yield np.flatnonzero(leading == group)
 
 
-def _top(repeats: Repeats, ends: Places, size: int) -> int:
-    count, first = 1, 0
-    if len(repeats.places):
-        counts = np.zeros(int(repeats.keys.max()) + 1, np.int32)
-        for part in _parts(repeats.keys):
-            counts += np.bincount(repeats.keys[part], minlength=len(counts)).astype(np.int32)
-        count = int(counts.max())
-        first = int(repeats.places[(counts == count)[repeats.keys].argmax()])
-    if first + size >= len(ends):
-        return 0
-    return count * (int(ends[first + size] - ends[first]) + size - 1)
+def _top(repeats: Repeats, joined: Joined, size: int, found: npt.NDArray[np.int64]) -> None:
+    counts, firsts = np.ones(len(found), np.int32), joined.starts.copy()
+    of_key = np.zeros(int(repeats.keys.max(initial=-1)) + 1, np.int32)
+    parts = list(_parts(repeats.places))
+    for part in parts:
+        of_key += np.bincount(repeats.keys[part], minlength=len(of_key)).astype(np.int32)
+    for part in parts:
+        begins = np.searchsorted(repeats.places[part], joined.starts)
+        texts = np.flatnonzero(np.diff(begins, append=len(repeats.places[part])))
+        commonest = np.maximum.reduceat(of_key[repeats.keys[part]], begins[texts])
+        counts[texts] = np.maximum(counts[texts], commonest)
+    for part in reversed(parts):
+        texts = joined.texts_of(repeats.places[part])
+        common = np.flatnonzero(of_key[repeats.keys[part]] == counts[texts])[::-1]
+        firsts[texts[common]] = repeats.places[part][common]  # of several, the last one written is the first
+    whole = np.flatnonzero(firsts + size <= joined.starts + joined.counts)
+    firsts = firsts[whole]
+    found[whole] = counts[whole] * (joined.ends[firsts + size] - joined.ends[firsts] + size - 1)
 
 
-def _duplicates(repeats: Repeats, ends: Places, size: int) -> int:
+def _duplicates(repeats: Repeats, joined: Joined, size: int, found: npt.NDArray[np.int64]) -> None:
     seen = bytearray(int(repeats.keys.max(initial=-1)) + 1)
-    counted = free = 0
+    free = 0
     for part in _parts(repeats.places):
-        places, keys = repeats.places[part], repeats.keys[part]
-        lengths = ends[places + size] - ends[places]
-        for place, key, length in zip(places.tolist(), keys.tolist(), lengths.tolist(), strict=True):
+        counted = []
+        for place, key in zip(repeats.places[part].tolist(), repeats.keys[part].tolist(), strict=True):
             if place < free:
                 continue
             if seen[key]:
-                counted += length
+                counted.append(place)
                 free = place + size
             else:
                 seen[key] = 1
-    return counted
+        places = np.array(counted, np.int64)
+        np.add.at(found, joined.texts_of(places), joined.ends[places + size] - joined.ends[places])
+
+
+def _scattered(numbers: Unsigned) -> Unsigned:
+    """Another 64 bits for each number, without two alike (the finalizer of MurmurHash3)."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(33))

@@ -14,7 +14,7 @@ column and bounds stay the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,6 +48,11 @@ class Text:
         return pieces.lines(self.text)
 
     @cached_property
+    def all_lines(self) -> Pieces:
+        """Lines as they stand, blank ones, too."""
+        return pieces.all_lines(self.text)
+
+    @cached_property
     def rows(self) -> Pieces:
         """What line feeds separate, as it stands, but for rows of white space."""
         return pieces.rows(self.text)
@@ -65,12 +70,20 @@ class Text:
     @cached_property
     def repeated_characters(self) -> Mapping[int, int]:
         """Characters of repeated n-grams, by their size."""
-        return repeated_characters(self.words)
+        return repeated_characters([self.words])[0]
 
     @cached_property
     def c4(self) -> Kept:
         """What C4's line rules leave."""
-        return keep_lines(self.text, self.c4_lines, self.lexicon)
+        return keep_lines(self.all_lines, self.c4_lines, self.lexicon)
+
+
+def count_repeats(texts: Sequence[Text]) -> None:
+    """Finds the repeated n-grams of several texts at once: of a short one alone, it is mostly calls. A single
+    one, which may be long, looks for them when they are asked for."""
+    if len(texts) > 1:
+        for text, found in zip(texts, repeated_characters([text.words for text in texts]), strict=True):
+            text.repeated_characters = found
 
 
 class Rule(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
@@ -24,7 +24,7 @@ from spark_jobs.cleaning.blocklists import bad_words, blocked
 from spark_jobs.cleaning.classifier import score
 from spark_jobs.cleaning.language import Language, identify
 from spark_jobs.cleaning.pii import redact
-from spark_jobs.cleaning.rules import RULES, Text, measure
+from spark_jobs.cleaning.rules import RULES, Text, count_repeats, measure
 from spark_jobs.cleaning.words import Lexicon, white_space
 
 OTHERS = (
@@ -36,6 +36,16 @@ SIGNALS = tuple(
     name for family in get_args(Family) for name in (*RULES, *OTHERS) if name.partition(".")[0] == family
 )
 """Names, "family.measure", by family; within one in the order of its module."""
+
+
+class Document(NamedTuple):
+    """What is measured."""
+
+    text: str
+    url: str | None = None
+    """Where it comes from, if known."""
+    metadata: str | None = None
+    """Its other fields as a JSON object, if any."""
 
 
 class Measured(NamedTuple):
@@ -52,34 +62,35 @@ def column(signal: str) -> str:
     return signal.replace(".", "_")
 
 
-def measure_text(
-    text: str, config: MeasureConfig, url: str | None = None, metadata: str | None = None
-) -> Measured:
-    """Edits and measures a mended text.
+def measure_texts(documents: Sequence[Document], config: MeasureConfig) -> list[Measured]:
+    """Edits and measures mended texts.
 
     Args:
-        text: extracted and mended.
+        documents: extracted and mended; together about as many as `words.batches` puts together.
         config: line rules, kinds of personal data, lists and classifier.
-        url: where the document comes from, if known.
-        metadata: its other fields as a JSON object, if any.
     """
-    before = Text(text, lexicon(config.profile), config.c4_lines)
+    texts = [Text(document.text, lexicon(config.profile), config.c4_lines) for document in documents]
+    count_repeats(texts)
+    return [_measured(text, document, config) for text, document in zip(texts, documents, strict=True)]
+
+
+def _measured(before: Text, document: Document, config: MeasureConfig) -> Measured:
     after = lines.edit(before, config.lines)
     final = redact(after.text, config.pii)
     signals: dict[str, float | None] = dict.fromkeys(SIGNALS)
     signals |= measure(before, after, config.profile)
     signals |= {f"pii.{kind}": count for kind, count in final.counts.items()}
-    signals["opt_out.declared"] = _declared(metadata, config.opt_out)
+    signals["opt_out.declared"] = _declared(document.metadata, config.opt_out)
     if config.bad_words:
         signals["blocklist.bad_words"] = bad_words(after.text.lower(), config.bad_words)
-    if config.blocked_urls and url:
-        signals["blocklist.urls"] = blocked(url, config.blocked_urls)
+    if config.blocked_urls and document.url:
+        signals["blocklist.urls"] = blocked(document.url, config.blocked_urls)
     if config.classifier:
         signals["classifier.score"] = score(after.text, config.classifier)
     found = {
         name: None if value is None or math.isnan(value) else float(value) for name, value in signals.items()
     }
-    return Measured(final.text, identify(text), found)
+    return Measured(final.text, identify(document.text), found)
 
 
 def _declared(metadata: str | None, opt_outs: tuple[OptOut, ...]) -> int:

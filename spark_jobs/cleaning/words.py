@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ INVERSE = pow(BASE, -1, 1 << 64)
 
 Column = npt.NDArray[Any]
 Unsigned = npt.NDArray[np.uint64]
+Item = TypeVar("Item")
 _KINDS = (np.int32, np.uint16, np.uint64)
 
 
@@ -78,7 +79,7 @@ class Lexicon:
 
     def sentences(self, lines: list[str]) -> int:
         """Number of sentences of lines; each has one or more."""
-        return len(lines) + sum(map(self._ends_within, batches(lines)))
+        return len(lines) + sum(map(self._ends_within, batches(lines, len)))
 
     def _ends_within(self, lines: list[str]) -> int:
         text = f" {LINE} ".join(lines)
@@ -157,7 +158,7 @@ class _Memo(dict[str, Any]):
 
 def polynomials(words: list[str]) -> Unsigned:
     """Hash of each word's characters c, the sum of c[i] * BASE ** (length - 1 - i)."""
-    hashes = [_polynomials(batch) for batch in batches(words)]
+    hashes = [_polynomials(batch) for batch in batches(words, len)]
     return hashes[0] if len(hashes) == 1 else np.concatenate(hashes)
 
 
@@ -212,16 +213,17 @@ def windows(text: str) -> Iterator[str]:
         start = stop
 
 
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts in lists of about WINDOW characters; a longer one stands alone."""
-    batch: list[str] = []
-    size = 0
+def batches(texts: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The texts, or what has so many characters, in lists of about WINDOW; a longer one stands alone."""
+    batch: list[Item] = []
+    held = 0
     for text in texts:
-        if batch and size + len(text) > WINDOW:
+        size = characters(text)
+        if batch and held + size > WINDOW:
             yield batch
-            batch, size = [], 0
+            batch, held = [], 0
         batch.append(text)
-        size += len(text)
+        held += size
     yield batch
 
 

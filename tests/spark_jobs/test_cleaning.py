@@ -18,7 +18,7 @@ from spark_jobs.cleaning.html import ExtractionError, Extractor
 from spark_jobs.cleaning.language import identify
 from spark_jobs.cleaning.ngrams import DUPLICATE, TOP, repeated_characters
 from spark_jobs.cleaning.rules import RULES, Text, measure, rule
-from spark_jobs.cleaning.signals import SIGNALS, measure_text
+from spark_jobs.cleaning.signals import SIGNALS, Document, measure_texts
 from spark_jobs.cleaning.text import REPAIR, repair
 from spark_jobs.cleaning.words import (
     ALPHA,
@@ -72,6 +72,10 @@ GOLDEN = {
 }
 
 
+def measured(text, config):
+    return measure_texts([Document(text)], config)[0]
+
+
 def text_of(text, lexicon=None):
     return Text(text, lexicon or white_space(), C4Lines())
 
@@ -102,7 +106,7 @@ def test_no_text_breaks_a_rule(profile, text):
     config = MeasureConfig(
         profile=profile, lines=("c4", "refinedweb", "duplicate_lines", "duplicate_paragraphs")
     )
-    found = measure_text(text, config)
+    found = measured(text, config)
     assert set(found.signals) == set(SIGNALS)
     fractions = [
         name for name in SIGNALS if name.endswith(("_lines", "_words", "_paragraphs", "_characters"))
@@ -149,11 +153,22 @@ def plain_repeats(words, size):
     return counted
 
 
-@given(st.lists(st.sampled_from(["a", "b", "cc", "d.", "é"]), max_size=60))
-@settings(max_examples=200, deadline=None)
-def test_repeated_ngrams_are_those_of_the_plain_loop(words):
-    found = repeated_characters(white_space().words(" ".join(words)))
-    assert found == {size: plain_repeats(words, size) for size in (*TOP, *DUPLICATE)}
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "cc", "d.", "é"]), max_size=60), max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_repeated_ngrams_are_those_of_the_plain_loop_of_one_text_or_of_several_at_once(texts):
+    """Twice the same texts: no n-gram may be found in another text, nor across two."""
+    texts = texts * 2 if len(texts) > 1 else texts
+    found = repeated_characters([white_space().words(" ".join(words)) for words in texts])
+    assert found == [{size: plain_repeats(words, size) for size in (*TOP, *DUPLICATE)} for words in texts]
+
+
+@pytest.mark.parametrize("profile", ["paper", "datatrove-0.10.1"])
+@given(st.lists(st.text(st.sampled_from("ab .\n"), max_size=80), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_texts_together_have_the_measures_of_each_alone(profile, texts):
+    config = MeasureConfig(profile=profile)
+    together = measure_texts([Document(text) for text in texts], config)
+    assert together == [measured(text, config) for text in texts]
 
 
 @pytest.mark.parametrize("window", [3, WINDOW])
@@ -184,8 +199,8 @@ def test_a_long_text_has_the_measures_of_a_short_one(monkeypatch, profile, parts
         for module in ("words", "pieces", "lines"):
             patch.setattr(f"spark_jobs.cleaning.{module}.WINDOW", 2)
         patch.setattr("spark_jobs.cleaning.ngrams.MANY", 2)
-        long = measure_text(text, config)
-    assert long == measure_text(text, config)
+        long = measured(text, config)
+    assert long == measured(text, config)
 
 
 def test_a_full_memo_changes_no_measure(monkeypatch):
@@ -256,7 +271,7 @@ def test_sentences_are_spacys():
 def test_one_word_of_two_megabytes_costs_little():
     for text in ("a" * 2_000_000, ")" * 2_000_000, "é." * 1_000_000):
         for profile in ("paper", "datatrove-0.10.1"):
-            assert measure_text(text, MeasureConfig(profile=profile)).signals["document.characters"] > 1e6
+            assert measured(text, MeasureConfig(profile=profile)).signals["document.characters"] > 1e6
 
 
 # --- line rules ---------------------------------------------------------------------------------
@@ -277,7 +292,7 @@ def test_line_rules(name, text, edited):
 
 def test_lines_that_edit_change_what_the_later_rules_see():
     text = "A line that ends well enough.\nno end\n" * 3
-    plain, edited = (measure_text(text, MeasureConfig(lines=rules)) for rules in ((), ("c4",)))
+    plain, edited = (measured(text, MeasureConfig(lines=rules)) for rules in ((), ("c4",)))
     assert plain.signals["gopher.words"] == edited.signals["gopher.words"]
     assert plain.signals["fineweb.terminal_lines"] == 0.5 and edited.signals["fineweb.terminal_lines"] == 1
 

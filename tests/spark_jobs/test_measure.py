@@ -15,8 +15,8 @@ from bloomery.config.cleaning import Classifier, MeasureConfig, OptOut, PinnedFi
 from spark_jobs.cleaning.blocklists import bad_words, blocked
 from spark_jobs.cleaning.classifier import buckets, score
 from spark_jobs.cleaning.pinned import PinnedFileError, read_pinned
-from spark_jobs.cleaning.signals import SIGNALS, column, measure_text
-from spark_jobs.measure import READ, SCHEMA, TOO_LARGE, measure_row
+from spark_jobs.cleaning.signals import SIGNALS, Document, column, measure_texts
+from spark_jobs.measure import READ, SCHEMA, TOO_LARGE, measure_rows
 from tests.spark_jobs.corpus import prose
 
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
@@ -28,7 +28,7 @@ def record(**changes):
 
 
 def measured(config=None, **changes):
-    return dict(zip(COLUMNS, measure_row(record(**changes), config or MeasureConfig()), strict=True))
+    return dict(zip(COLUMNS, measure_rows([record(**changes)], config or MeasureConfig())[0], strict=True))
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def test_a_linear_classifier_scores_by_its_ngrams(pinned):
     assert math.isnan(score(" ", classifier))
     assert len(buckets("a b c", 2, 10)) == 5 and len(buckets("a", 3, 10)) == 1
     config = MeasureConfig(classifier=classifier)
-    assert measure_text(good, config).signals["classifier.score"] > 0.9
-    assert measure_text("", config).signals["classifier.score"] is None
+    assert measure_texts([Document(good)], config)[0].signals["classifier.score"] > 0.9
+    assert measure_texts([Document("")], config)[0].signals["classifier.score"] is None
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 10, save({"weights": np.zeros(10, np.float32)})])

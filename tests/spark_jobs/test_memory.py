@@ -16,11 +16,11 @@ MEASURE = """
 import sys
 from pathlib import Path
 from bloomery.config.cleaning import MeasureConfig
-from spark_jobs.measure import READ, measure_row
+from spark_jobs.measure import READ, measure_rows
 
 def measured(text):
     row = dict.fromkeys(READ) | {"status": "kept", "media_type": "text/plain", "text": text}
-    return measure_row(row, MeasureConfig())
+    return measure_rows([row], MeasureConfig())[0]
 
 def peak():
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)

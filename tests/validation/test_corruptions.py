@@ -22,7 +22,7 @@ from bloomery.artifacts.digests import TableDigest
 from bloomery.config.cleaning import MeasureConfig
 from bloomery.config.gates import CorpusGateConfig
 from spark_jobs.contamination import Index, Item
-from spark_jobs.measure import READ, SCHEMA, measure_row
+from spark_jobs.measure import READ, SCHEMA, measure_rows
 from spark_jobs.profiling import NULLABLE, NUMERIC, STANDARD, CorpusProfile, assemble
 from spark_jobs.statistics import keys, of_records, of_texts, words_of
 from spark_jobs.tables import Cell, Profile, record_batch
@@ -114,7 +114,7 @@ def pool() -> Snapshot:
             "text": text,
             "status": "kept",
         }
-        measured = measure_row(row, MeasureConfig())
+        measured = measure_rows([row], MeasureConfig())[0]
         rows.append(measured)
         rule = "gopher.words" if number % 6 == 1 else None
         about.append(("dropped" if rule else "kept", rule, "held_out" if random.random() < 0.05 else "train"))
