@@ -1,8 +1,8 @@
 """Pairs: contents that share a band, each pair once, with those bands and its verified Jaccard index. Its
 cost follows the new data.
 
-    signatures -> buckets: contents of one band key -> pairs within a bucket -> shingles of their texts ->
-    Jaccard
+    signatures -> buckets: contents of one band key -> pairs (a, b) within a bucket -> shingles of a, then of
+    each b -> Jaccard
 
 A bucket's pairs depend on its members alone. So what this run's last snapshot found (`refs/pairs/<name>`)
 stands for each bucket that gained and lost nothing, and only touched buckets are paired again: the table is
@@ -31,7 +31,7 @@ LEADERS = 4
 PAIR = ("a", "b", "jaccard")
 CANDIDATES = "band bigint, a string, b string"
 JACCARDS = "a string, b string, jaccard double"
-SHINGLES = "content string, shingles binary"
+SHINGLES = "a string, b string, shingles binary"
 
 
 class Before(NamedTuple):
@@ -71,23 +71,24 @@ def remember(context: Context) -> None:
 
 
 def _verified(spark: Any, context: Context, pairs: Any) -> Any:
-    """Pairs (a, b) of contents with the Jaccard index of their texts' shingles, (a, b, jaccard)."""
+    """Pairs (a, b) of contents, a < b, with the Jaccard index of their texts' shingles, (a, b, jaccard).
+
+    A text goes to each content that it is the b of, and to itself: so a meets itself, then every b, in one
+    order.
+    """
     F = functions()  # noqa: N806
-    wanted = union([pairs.selectExpr("a AS content"), pairs.selectExpr("b AS content")]).distinct()
+    ends = union([pairs.selectExpr("a AS content", "a"), pairs.selectExpr("b AS content", "a")])
+    ends = ends.groupBy("content").agg(F.collect_set("a").alias("to"))
     holders = (
         read_documents(spark, context.inputs["signatures"], "id", "content")
-        .join(wanted, "content", "left_semi")
+        .join(ends, "content")
         .groupBy("content")
-        .agg(F.min("id").alias("id"))
+        .agg(F.min("id").alias("id"), F.first("to").alias("to"))
     )
     holders = scratch_table(spark, context, "holders", holders)
     texts = read_documents(spark, context.inputs["documents"], "id", "text").join(holders, "id")
-    sets = texts.select("content", "text").mapInArrow(partial(_shingle, context.config.ngram), SHINGLES)
-    sets = scratch_table(spark, context, "shingles", sets)
-    one = sets.selectExpr("content AS a", "shingles AS one")
-    other = sets.selectExpr("content AS b", "shingles AS other")
-    joined = pairs.join(one, "a").join(other, "b").select("a", "b", "one", "other")
-    return joined.mapInArrow(_verify, JACCARDS)
+    sets = texts.select("content", "to", "text").mapInArrow(partial(_shingle, context.config.ngram), SHINGLES)
+    return sets.repartition("a").sortWithinPartitions("a", "b").mapInArrow(_verify, JACCARDS)
 
 
 def _before(context: Context) -> Before | None:
@@ -192,23 +193,32 @@ def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """The shingles of each content's text, for every a that it goes to."""
     from spark_jobs.minhash import shingles
 
     for batch in batches:
-        rows = zip(batch.column("content").to_pylist(), batch.column("text").to_pylist(), strict=True)
-        sets = [(content, shingles(text, ngram).tobytes()) for content, text in rows]
-        yield record_batch(sets, SHINGLES)
+        rows = []
+        for row in batch.to_pylist():
+            found = shingles(row["text"], ngram).tobytes()
+            rows += [(a, row["content"], found) for a in row["to"]]
+        yield record_batch(rows, SHINGLES)
 
 
 def _verify(batches: Iterator[Any]) -> Iterator[Any]:
+    """Of rows by (a, b), where each a stands before its own b, the Jaccard index of the two."""
     import numpy as np
 
     from spark_jobs.minhash import jaccard
 
+    columns = ("a", "b", "shingles")
+    own, one = "", np.zeros(0, np.uint32)
     for batch in batches:
-        pairs = zip(*(batch.column(name) for name in ("a", "b", "one", "other")), strict=True)
-        rows = [
-            (a.as_py(), b.as_py(), jaccard(*(np.frombuffer(s.as_buffer(), np.uint32) for s in (one, other))))
-            for a, b, one, other in pairs
-        ]
+        rows = []
+        for a, b, found in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            shingles = np.frombuffer(found, np.uint32)
+            if a == b:
+                own, one = a, shingles
+            else:
+                assert a == own, f"the shingles of {a} do not stand before those of {b}"
+                rows.append((a, b, jaccard(one, shingles)))
         yield record_batch(rows, JACCARDS)
