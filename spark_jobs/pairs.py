@@ -25,7 +25,7 @@ from bloomery.config.base import identity
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import read_documents, read_live, read_parts, union
 from spark_jobs.stages import PAIRS
-from spark_jobs.tables import FILE, joined, read_table, record_batch, scratch_table, write_table
+from spark_jobs.tables import BATCH_BYTES, FILE, joined, read_table, record_batch, scratch_table, write_table
 
 LEADERS = 4
 PAIR = ("a", "b", "jaccard")
@@ -196,12 +196,17 @@ def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
     """The shingles of each content's text, for every a that it goes to."""
     from spark_jobs.minhash import shingles
 
+    rows, size = [], 0
     for batch in batches:
-        rows = []
         for row in batch.to_pylist():
             found = shingles(row["text"], ngram).tobytes()
-            rows += [(a, row["content"], found) for a in row["to"]]
-        yield record_batch(rows, SHINGLES)
+            for a in row["to"]:
+                rows.append((a, row["content"], found))
+                size += len(found)
+                if size > BATCH_BYTES:  # a long text may go to a hundred
+                    yield record_batch(rows, SHINGLES)
+                    rows, size = [], 0
+    yield record_batch(rows, SHINGLES)
 
 
 def _verify(batches: Iterator[Any]) -> Iterator[Any]:

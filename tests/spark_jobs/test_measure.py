@@ -31,6 +31,18 @@ def measured(config=None, **changes):
     return dict(zip(COLUMNS, measure_rows([record(**changes)], config or MeasureConfig())[0], strict=True))
 
 
+def test_records_together_have_the_rows_of_each_alone():
+    """Those that are not measured stand between those that are."""
+    config = MeasureConfig(max_document_bytes=500)
+    long = {"text": "word " * 200}
+    lost = {"status": "quarantined", "rule": "jsonl.syntax", "text": None}
+    changes = [{"text": "one text"}, long, {"text": "another one"}, lost, {"text": "one text"}, {"text": ""}]
+    rows = [record(id=str(number), **change) for number, change in enumerate(changes)]
+    together = measure_rows(rows, config)
+    assert [row[0] for row in together] == [row["id"] for row in rows]
+    assert together == [measure_rows([row], config)[0] for row in rows]
+
+
 @pytest.fixture
 def pinned(tmp_path):
     def write(data, name="file"):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bloomery.config.corpus import MinHashConfig
-from spark_jobs import minhash, tables
+from spark_jobs import minhash, pairs, tables
 from spark_jobs.components import forest
 from spark_jobs.minhash import (
     Hashes,
@@ -24,7 +24,7 @@ from spark_jobs.minhash import (
     word_ngrams,
     words_of,
 )
-from spark_jobs.pairs import LEADERS, _pair_up
+from spark_jobs.pairs import LEADERS, SHINGLES, _pair_up, _shingle, _verify
 from spark_jobs.tables import record_batch
 from tests.spark_jobs.corpus import prose
 
@@ -142,6 +142,27 @@ def test_each_content_of_a_bucket_is_paired_with_its_leaders(rows, data):
         buckets.setdefault(band, []).append(content)
     expected = [(k, a, b) for k, bucket in buckets.items() for a in bucket[:LEADERS] for b in bucket if a < b]
     assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+def test_a_pairs_jaccard_is_that_of_its_texts_however_they_are_batched(monkeypatch, size):
+    """A long text may go to many, so what one batch makes is given on in pieces."""
+    monkeypatch.setattr(pairs, "BATCH_BYTES", size)
+    texts = {name: prose(number // 2) + name for number, name in enumerate("abcdefgh")}
+    wanted = [(a, b) for a in "abd" for b in "bdefgh" if a < b]
+    to = {name: sorted({a for a, b in wanted if name in (a, b)}) for name in texts}
+    kind = "content string, to array<string>, text string"
+    batch = record_batch([(name, to[name], text) for name, text in texts.items()], kind)
+    made = list(_shingle(5, iter([batch])))
+    assert (len(made) == 1) == (size == 1 << 20)
+    rows = sorted(tuple(row.values()) for batch in made for row in batch.to_pylist())
+    cut = [record_batch(rows[at : at + 3], SHINGLES) for at in range(0, len(rows), 3)]
+    found = {
+        (row["a"], row["b"]): row["jaccard"] for batch in _verify(iter(cut)) for row in batch.to_pylist()
+    }
+    assert found == {(a, b): jaccard(shingles(texts[a], 5), shingles(texts[b], 5)) for a, b in wanted}
+    with pytest.raises(AssertionError, match="do not stand before"):
+        list(_verify(iter([record_batch(rows[1:], SHINGLES)])))
 
 
 @given(
