@@ -1,14 +1,13 @@
 """Pairs: contents that share a band, each pair once, with those bands and its verified Jaccard index. Its
 cost follows the new data.
 
-    signatures -> buckets: contents of one band key -> pairs (a, b) within a bucket -> shingles of a, then of
-    each b -> Jaccard
+    signatures -> buckets: contents of one band key, before and now -> pairs (a, b) that came or went
+        -> shingles of a, then of each b -> Jaccard
 
-A bucket's pairs depend on its members alone. So what this run's last snapshot found (`refs/pairs/<name>`)
-stands for each bucket that gained and lost nothing, and only touched buckets are paired again: the table is
-the same as one made from scratch. In a crowded bucket each member is paired with the LEADERS least ones only,
-so a bucket of n makes n * LEADERS pairs, not n^2. The threshold judges later: a changed one pairs nothing
-again.
+A bucket's pairs depend on its members alone, so what this run's last snapshot found (`refs/pairs/<name>`)
+stands but for what touched buckets gained and lost: the table is the same as one made from scratch, where all
+pairs are gained. In a crowded bucket each member is paired with the LEADERS least ones only, so a bucket of n
+makes n * LEADERS pairs, not n^2. The threshold judges later: a changed one pairs nothing again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from spark_jobs.tables import BATCH_BYTES, FILE, joined, read_table, record_batc
 
 LEADERS = 4
 PAIR = ("a", "b", "jaccard")
-CANDIDATES = "band bigint, a string, b string"
+CHANGES = "band bigint, a string, b string, gained boolean"
 JACCARDS = "a string, b string, jaccard double"
 SHINGLES = "a string, b string, shingles binary"
 
@@ -45,15 +44,12 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `pairs`."""
     signatures, before = context.inputs["signatures"], _before(context)
     with session(context) as spark:
-        signed = read_documents(spark, signatures, "content", "bands")
-        members = signed.selectExpr("explode(bands) AS band", "content")
-        if before:
-            pairs = _again(spark, context, before, members)
-        else:
-            candidates = scratch_table(spark, context, "candidates", _once(_candidates(members), "a", "b"))
-            pairs = candidates.join(_verified(spark, context, candidates.select("a", "b")), ["a", "b"])
-        profile = write_table(spark, context, "pairs", pairs.select(*PAIR, "bands"), (), ())
+        changes = scratch_table(spark, context, "changes", _changes(spark, context, signatures, before))
+        pairs = _kept(spark, context, changes, before) if before else _new(spark, context, changes)
+        profile = write_table(spark, context, "pairs", pairs, (), ())
     context.store.remove(context.place("scratch"))
+    if before:
+        context.log(f"pairs: {profile.rows}; {before.pairs.output.rows} in the snapshot before")
     return {"pairs": context.artifact("pairs", Output(digest=profile.digest, rows=profile.rows))}
 
 
@@ -77,7 +73,7 @@ def _verified(spark: Any, context: Context, pairs: Any) -> Any:
     order.
     """
     F = functions()  # noqa: N806
-    ends = union([pairs.selectExpr("a AS content", "a"), pairs.selectExpr("b AS content", "a")])
+    ends = pairs.selectExpr("inline(array(struct(a AS content, a), struct(b AS content, a)))")
     ends = ends.groupBy("content").agg(F.collect_set("a").alias("to"))
     holders = (
         read_documents(spark, context.inputs["signatures"], "id", "content")
@@ -116,80 +112,138 @@ def _manifests(collection: Artifact) -> set[str]:
     return {part.manifest for part in read_parts(collection)}
 
 
-def _again(spark: Any, context: Context, before: Before, members: Any) -> Any:
-    """The pairs of all buckets: found before where nothing has changed, paired anew in touched ones."""
-    touched = scratch_table(spark, context, "touched", _touched(spark, before, context.inputs["signatures"]))
+def _new(spark: Any, context: Context, changes: Any) -> Any:
+    """Pairs that nothing is known of."""
+    verified = _verified(spark, context, changes.select("a", "b"))
+    return changes.join(verified, ["a", "b"]).select(*PAIR, changes.gained.alias("bands"))
+
+
+def _kept(spark: Any, context: Context, changes: Any, before: Before) -> Any:
+    """What was found before with its changes, and what is new."""
     found = read_table(spark, before.pairs)
-    candidates = _once(_candidates(members.join(touched, "band", "left_semi")), "a", "b")
-    candidates = scratch_table(spark, context, "candidates", candidates)
-    known = found.select(*PAIR)
-    unknown = candidates.select("a", "b").join(known, ["a", "b"], "left_anti")
-    unknown = scratch_table(spark, context, "unknown", unknown)
-    context.log(f"pairs: {unknown.count()} new ones to verify, all others stand from the snapshot before")
-    new = _verified(spark, context, unknown)
-    paired = candidates.join(union([known, new]), ["a", "b"]).selectExpr(*PAIR, "explode(bands) AS band")
-    stand = found.selectExpr(*PAIR, "explode(bands) AS band").join(touched, "band", "left_anti")
-    return _once(union([stand.select(*PAIR, "band"), paired]), *PAIR)
+    bands = "IF(gained IS NULL, bands, sort_array(array_except(concat(bands, gained), lost))) AS bands"
+    stand = found.join(changes, ["a", "b"], "left").selectExpr(*PAIR, bands).where("size(bands) > 0")
+    known = found.join(changes, ["a", "b"], "left_semi").select("a", "b")
+    return union([stand, _new(spark, context, changes.join(known, ["a", "b"], "left_anti"))])
 
 
-def _touched(spark: Any, before: Before, now: Artifact) -> Any:
-    """Band keys of every content that came or went between two snapshots, and of few others."""
-    old = {part.manifest: part.without for part in read_parts(before.signatures)}
-    new = {part.manifest: part.without for part in read_parts(now)}
-    changed = []
+def _changes(spark: Any, context: Context, now: Artifact, before: Before | None) -> Any:
+    """(a, b, gained, lost): pairs whose bands are others than before, with those that came and that went."""
+    F = functions()  # noqa: N806
+    if before:
+        members = _touched(spark, context, before.signatures, now)
+    else:
+        members = _banded(read_documents(spark, now, "content", "bands"), was=False, now=True)
+    buckets = members.repartition("band").sortWithinPartitions("band", "content")
+    changes = buckets.mapInArrow(_pair_up, CHANGES)
+    lists = [
+        F.sort_array(F.collect_list(F.when(F.col("gained") == it, F.col("band")))) for it in (True, False)
+    ]
+    return changes.groupBy("a", "b").agg(lists[0].alias("gained"), lists[1].alias("lost"))
+
+
+def _touched(spark: Any, context: Context, before: Artifact, now: Artifact) -> Any:
+    """Members of each bucket that a document left or came to, those that stay included."""
+    old, new = ({part.manifest: part.without for part in read_parts(one)} for one in (before, now))
+    moved, stay = [], []
     for manifest in old.keys() | new.keys():
         table = artifact(now.store, manifest, "documents")
         if manifest not in old or manifest not in new:
-            changed.append(read_live(spark, table, frozenset()))
-        elif moved := old[manifest] ^ new[manifest]:
-            files = spark.createDataFrame(sorted(moved), "source string, path string")
-            changed.append(
-                read_live(spark, table, frozenset()).join(files.hint("broadcast"), list(FILE), "left_semi")
-            )
-    if not changed:
-        return spark.createDataFrame([], "band bigint")
-    return union([frame.selectExpr("explode(bands) AS band") for frame in changed]).distinct()
+            without = old.get(manifest, frozenset()) | new.get(manifest, frozenset())
+            rows = read_live(spark, table, without, "content", "bands")
+            moved.append(_banded(rows, was=manifest in old, now=manifest in new))
+            continue
+        stay.append(read_live(spark, table, old[manifest] | new[manifest], "content", "bands"))
+        for files, is_gone in ((new[manifest] - old[manifest], True), (old[manifest] - new[manifest], False)):
+            if files:
+                named = spark.createDataFrame(sorted(files), "source string, path string").hint("broadcast")
+                rows = read_table(spark, table).join(named, list(FILE), "left_semi")
+                moved.append(_banded(rows, was=is_gone, now=not is_gone))
+    if not moved:
+        return _banded(union(stay).limit(0), was=True, now=True)
+    bands = scratch_table(spark, context, "touched", union(moved).select("band").distinct())
+    return union([*moved, _banded(union(stay), was=True, now=True).join(bands, "band", "left_semi")])
 
 
-def _candidates(members: Any) -> Any:
-    """(band, a, b) with a < b: pairs of contents in a bucket, b against the least contents of it."""
-    buckets = members.select("band", "content").repartition("band").sortWithinPartitions("band", "content")
-    return buckets.mapInArrow(_pair_up, CANDIDATES)
-
-
-def _once(banded: Any, *pair: str) -> Any:
-    """Rows of a pair and a band as one of each pair with its bands, ascending."""
-    F = functions()  # noqa: N806
-    return banded.groupBy(*pair).agg(F.sort_array(F.collect_list("band")).alias("bands"))
+def _banded(documents: Any, was: bool, now: bool) -> Any:
+    """(band, content, was, now): members of buckets, and whether they were and are."""
+    return documents.selectExpr("explode(bands) AS band", "content", f"{was} AS was", f"{now} AS now")
 
 
 def _pair_up(batches: Iterator[Any]) -> Iterator[Any]:
-    """Pairs each content of a bucket with its LEADERS first ones, of rows by (band, content)."""
+    """Pairs that a bucket gained or lost, of its members by (band, content); each content is paired with the
+    LEADERS first ones."""
+    import pyarrow as pa
+
+    held = None  # of the bucket that the batch before ended in: its leaders, and its last content
+    for table in joined(batches):
+        rows = _distinct(pa.concat_tables([held, table]) if held else table)
+        if not len(rows):
+            continue
+        known, last = len(held) - 1 if held else 0, len(rows) - 1
+        yield _paired(rows[:last], known)
+        held = rows.take(_leading(rows, last))  # the last one may go on, so its flags are not known yet
+    if held:
+        yield _paired(held, len(held) - 1)
+
+
+def _distinct(rows: Any) -> Any:
+    """One row a band and content, which was or is where any of its rows was or is."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    leaders = None  # of the bucket that the batch before ended in, and its last content
-    for table in joined(batches):
-        known = len(leaders) if leaders else 0
-        rows = pa.concat_tables([leaders, table]) if leaders else table
-        if not len(rows):
-            continue
-        bands = rows["band"].to_numpy()
-        other = np.append(True, bands[1:] != bands[:-1])
-        fresh = pc.not_equal(rows["content"][1:], rows["content"][:-1]).to_numpy(zero_copy_only=False)
-        places = np.flatnonzero(other | np.append(True, fresh))  # exact duplicates are one content
-        rows, firsts = rows.take(places), np.flatnonzero(other[places])
-        own = np.repeat(firsts, np.diff(firsts, append=len(rows)))  # where each row's bucket begins
-        pairs = [(own + rank, np.arange(len(rows))) for rank in range(LEADERS)]
-        one, two = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-        new = (one < two) & (two >= known)
-        one, two = one[new], two[new]
-        contents = rows["content"].combine_chunks()
-        columns = [pa.array(bands[places][two]), contents.take(one), contents.take(two)]
-        yield pa.RecordBatch.from_arrays(columns, ["band", "a", "b"])
-        first, last = int(firsts[-1]), len(rows) - 1  # the last one may stand in the next batch, too
-        leaders = rows.take(np.unique([*range(first, min(first + LEADERS, last)), last]))
+    if not len(rows):
+        return rows
+    bands, contents = rows["band"].to_numpy(), rows["content"].combine_chunks()
+    other = pc.not_equal(contents[1:], contents[:-1]).to_numpy(zero_copy_only=False)
+    firsts = np.flatnonzero(np.append(True, other | (bands[1:] != bands[:-1])))
+    flags = [np.logical_or.reduceat(rows[name].to_numpy(), firsts) for name in ("was", "now")]
+    return pa.table([bands[firsts], contents.take(firsts), *flags], schema=rows.schema)
+
+
+def _ranked(bands: Any, there: Any) -> tuple[Any, Any]:
+    """Rows where `there`, and the first of these in each one's bucket, as a place among them."""
+    import numpy as np
+
+    rows = np.flatnonzero(there)
+    bands = bands[rows]
+    firsts = np.flatnonzero(np.append(True, bands[1:] != bands[:-1])[: len(rows)])
+    return rows, np.repeat(firsts, np.diff(firsts, append=len(rows)))
+
+
+def _leading(rows: Any, last: int) -> Any:
+    """Rows of the last one's bucket that lead it, before or now, and the last one."""
+    import numpy as np
+
+    bands, leading = rows["band"].to_numpy(), np.zeros(len(rows), np.bool_)
+    for name in ("was", "now"):
+        there, own = _ranked(bands, rows[name].to_numpy())
+        leading[there[np.arange(len(there)) - own < LEADERS]] = True
+    leading &= bands == bands[last]
+    leading[last] = True
+    return np.flatnonzero(leading)
+
+
+def _paired(rows: Any, known: int) -> Any:
+    """Pairs gained and lost, but those of two rows before `known`."""
+    import numpy as np
+    import pyarrow as pa
+
+    bands, contents, size = rows["band"].to_numpy(), rows["content"].combine_chunks(), len(rows)
+    codes = []
+    for name in ("was", "now"):
+        there, own = _ranked(bands, rows[name].to_numpy())
+        places = np.arange(len(there))
+        one = np.concatenate([own + rank for rank in range(LEADERS)])
+        two = np.tile(places, LEADERS)
+        new = (one < two) & (there[two] >= known)
+        codes.append(there[one[new]] * size + there[two[new]])
+    was, now = codes
+    lost, gained = (np.setdiff1d(x, y, assume_unique=True) for x, y in ((was, now), (now, was)))
+    one, two = np.divmod(np.append(gained, lost), size)
+    columns = [bands[two], contents.take(one), contents.take(two), np.arange(len(one)) < len(gained)]
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["band", "a", "b", "gained"])
 
 
 def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:

@@ -189,8 +189,10 @@ class Follower:
         folder = f"dag_id={dag}/run_id={run}/task_id={task.task}"
         if task.map_index >= 0:
             folder += f"/map_index={task.map_index}"
+        reports = (line.partition(": report: ")[2] for line in self._lines(task))
+        report = next((f"Report: {address}\n" for address in reports if address), "")
         return TaskFailedError(
-            f"{dag}.{task.task} failed: {self._cause(task)}\n"
+            f"{dag}.{task.task} failed: {self._cause(task)}\n{report}"
             f"Log: {self.logs}/{folder}/attempt={task.tries}.log",
             f"mend the cause, then clear the task in the UI: {self.client.url}/dags/{dag}/runs/{run}; "
             "if the config is the cause, run the mended one",

@@ -252,7 +252,7 @@ def test_a_moved_baseline_or_threshold_runs_only_the_gate_again_and_may_block(de
     out = deployment.bloomery("run", str(config), "--until", "corpus", check=False)
     assert "corpus.corpus_gate failed" in out
     assert "documents is" in out
-    assert f"{deployment.url}/bloomery/reports/" in out
+    assert f"\nReport: {deployment.url}/bloomery/reports/" in out  # that a person judges it by
     assert "Traceback" not in out
 
 

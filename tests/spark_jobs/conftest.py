@@ -35,22 +35,25 @@ class Pipeline:
 
     def run(self, *names: str, partitions: int = 2, configs: dict[str, Any] | None = None) -> Outcome:
         """Runs a snapshot, then `names`; returns the last outcome."""
-        chosen = CONFIGS | GATES | (configs or {})
         outcome = take(self.snapshot, self.store, None, self.said.append)
         self.outcomes["snapshot"] = outcome
         for name in names:
-            upstream = {done: found.digest for done, found in self.outcomes.items()}
-            outcome = run_stage(
-                replace(STAGES[name], gates=()),
-                chosen[name],
-                upstream,
-                self.store,
-                execution=self.execution(partitions),
-                about=self.about,
-                log=self.said.append,
-            )
-            self.outcomes[name] = outcome
+            outcome = self.stage(name, partitions, configs)
         return outcome
+
+    def stage(self, name: str, partitions: int = 2, configs: dict[str, Any] | None = None) -> Outcome:
+        """Runs one stage on what was run before."""
+        chosen = CONFIGS | GATES | (configs or {})
+        self.outcomes[name] = run_stage(
+            replace(STAGES[name], gates=()),
+            chosen[name],
+            {done: found.digest for done, found in self.outcomes.items()},
+            self.store,
+            execution=self.execution(partitions),
+            about=self.about,
+            log=self.said.append,
+        )
+        return self.outcomes[name]
 
     def rows(self, stage: str, output: str = "documents") -> list[dict[str, Any]]:
         """Every row of a table, read without Spark."""

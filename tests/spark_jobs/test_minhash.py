@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -116,32 +117,50 @@ def test_bands_that_overlap_propose_what_bands_do_and_more():
     assert len(keys_of(drawn(5, 1, 1, overlap=True), word_ngrams(texts[0], 5))) == 5
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(-1, 1), st.sampled_from("abcdefghij"), st.integers(1, 4)), max_size=25
-    ).map(lambda runs: [(band, content) for band, content, times in runs for _ in range(times)]),
-    st.data(),
+MEMBERS = st.lists(
+    st.tuples(
+        st.integers(-1, 1),
+        st.sampled_from("abcdefghijkl"),
+        st.sampled_from([(True, True), (True, False), (False, True)]),
+        st.integers(1, 4),
+    ),
+    max_size=30,
 )
+
+
+@given(MEMBERS, st.data())
 @settings(deadline=None, max_examples=500)  # the first call imports pyarrow
-def test_each_content_of_a_bucket_is_paired_with_its_leaders(rows, data):
+def test_a_bucket_gains_and_loses_pairs_of_each_content_with_its_leaders(members, data):
     """Whatever the batches, and however often a content stands in a bucket."""
-    rows = sorted(rows)
+    rows = sorted((band, content, *flags) for band, content, flags, times in members for _ in range(times))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
-    batches = [
-        record_batch(rows[start:stop], "band bigint, content string")
-        for start, stop in pairwise([0, *cuts, len(rows)])
-    ]
+    kind = "band bigint, content string, was boolean, now boolean"
+    batches = [record_batch(rows[start:stop], kind) for start, stop in pairwise([0, *cuts, len(rows)])]
     usual = tables.ROWS
     try:
         tables.ROWS = data.draw(st.integers(1, 10))
         found = [tuple(row.values()) for batch in _pair_up(iter(batches)) for row in batch.to_pylist()]
     finally:
         tables.ROWS = usual
+    before, after = (
+        {
+            (band, a, b)
+            for band, bucket in _buckets(row[:2] for row in rows if row[flag]).items()
+            for a in bucket[:LEADERS]
+            for b in bucket
+            if a < b
+        }
+        for flag in (2, 3)
+    )
+    gained, lost = ((*pair, True) for pair in after - before), ((*pair, False) for pair in before - after)
+    assert sorted(found) == sorted([*gained, *lost])
+
+
+def _buckets(rows: Iterable[tuple[int, str]]) -> dict[int, list[str]]:
     buckets: dict[int, list[str]] = {}
     for band, content in sorted(set(rows)):
         buckets.setdefault(band, []).append(content)
-    expected = [(k, a, b) for k, bucket in buckets.items() for a in bucket[:LEADERS] for b in bucket if a < b]
-    assert sorted(found) == sorted(expected)
+    return buckets
 
 
 @pytest.mark.parametrize("size", [1, 100, 1 << 20])

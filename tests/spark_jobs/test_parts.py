@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bloomery.artifacts.manifest import read_manifest
+from bloomery.artifacts.refs import move_ref
 from bloomery.artifacts.run import artifact, invalidate
 from bloomery.artifacts.stage import Context
 from bloomery.artifacts.store import LocalStore
@@ -55,7 +56,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory, spark_engine: Any) -> Pipeli
 def test_a_grown_snapshot_ends_as_one_from_scratch(grown, spark_engine, tmp_path):
     parts = read_parts(artifact(grown.store, grown.outcomes["snapshot"].digest, "files"))
     assert len(parts) == 2  # nothing of the first is left
-    assert any("new ones to verify" in line for line in grown.said)
+    assert sum("in the snapshot before" in line for line in grown.said) == 2
     scratch = Pipeline(LocalStore(tmp_path / "other"), grown.corpus, spark_engine.execution)
     scratch.run(*WAY)
     assert len(read_parts(artifact(scratch.store, scratch.outcomes["snapshot"].digest, "files"))) == 1
@@ -84,6 +85,45 @@ def test_parts_of_before_are_hits_and_old_snapshots_stay(grown):
     for name in unseated:
         survivor = next(r for r in fates[1].values() if r["id"] == fates[1][name]["duplicate_of"])
         assert survivor["status"] == "kept"
+
+
+def test_pairs_that_start_from_any_snapshot_are_those_from_scratch(pipeline, tmp_path):
+    """Whatever came and went between the two: parts, files of a part, one of two holders of a content."""
+    draw, way = random.Random(3), WAY[: WAY.index("pairs")]
+    for name in "abcdefg":
+        rows = [{"text": f"{prose(draw.randrange(3))} Take {draw.randrange(30)}."} for _ in range(9)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    states, without = [], []
+    for names in ("abcdef", "cdef", "bcdefg"):
+        for file in pipeline.corpus.iterdir():
+            file.unlink()
+        for name in names:
+            (pipeline.corpus / f"{name}.jsonl").hardlink_to(tmp_path / name)
+        pipeline.run(*way)
+        states.append(dict(pipeline.outcomes))
+        parts = read_parts(artifact(pipeline.store, pipeline.outcomes["signatures"].digest, "documents"))
+        without.append([len(part.without) for part in parts])
+    assert without == [[0], [2], [2, 0]]
+
+    def pairs(state: dict[str, Any], about: dict[str, str]) -> Any:
+        pipeline.about, pipeline.outcomes = about, state
+        return pipeline.stage("pairs").manifest
+
+    scratch = []
+    for state in states:
+        scratch.append(pairs(state, {}))
+        invalidate(pipeline.store, scratch[-1].spec.key, "to make it from others")
+    assert len({manifest.outputs["pairs"].digest for manifest in scratch}) == 3
+    for start, others in ((start, [other for other in states if other is not start]) for start in states):
+        key = pairs(start, {}).spec.key
+        name = f"from-{key}"
+        move_ref(pipeline.store, f"pairs/{name}", {"digest": pipeline.outcomes["pairs"].digest}, None)
+        for state in others:
+            made = pairs(state, {"name": name})
+            assert made.outputs == scratch[states.index(state)].outputs
+            invalidate(pipeline.store, made.spec.key, "to make it from others")
+        invalidate(pipeline.store, key, "to make it from others")
+    assert sum("in the snapshot before" in line for line in pipeline.said) == 6
 
 
 def test_a_part_that_is_gone_is_made_again(grown):
