@@ -5,7 +5,8 @@
     python benchmarks/scale.py [SMALL LARGE]      MB of text; 100 and 1000 if not given
 
 A stage's cost is CPU seconds of the engine, of its Python workers and of the driver (this process). The
-driver's memory is that of an idle one and what the largest stage adds, as each stage is a process of its own.
+driver's memory is that of an idle one and what the largest stage adds, as each stage is a process of its own;
+what training a tokenizer adds is the mean of several samples.
 `make bench-scale`
 """
 
@@ -15,10 +16,12 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+
+from pyarrow import dataset
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -27,15 +30,21 @@ from benchmarks import corpora  # noqa: E402
 from benchmarks.claims import Claim, report  # noqa: E402
 from benchmarks.memory import Peak  # noqa: E402
 from benchmarks.warm import PLANE, Bench, warm  # noqa: E402
+from bloomery.artifacts.manifest import Artifact  # noqa: E402
+from bloomery.artifacts.run import artifact  # noqa: E402
 from bloomery.config.corpus import TokenizerConfig  # noqa: E402
+from spark_jobs.tables import logged_files  # noqa: E402
+from spark_jobs.tokenizer import train  # noqa: E402
 
 CORES = 2
 HEAP = "2g"
 """As `bloomery up` gives the engine."""
 WARMING = 2.0
-CONFIGS = {"tokenizer": TokenizerConfig(sample_bytes=4 << 20)}
-"""A tokenizer is trained in the driver: on as large a sample at every size. Which texts are in it moves the
-trainer's memory by a third; the table tells what the other stages add."""
+SAMPLE = 4 << 20
+"""Bytes of text that a tokenizer is trained on, in the driver: as many at every size."""
+SAMPLES = 8
+"""Samples to train on: which texts are in one moves the trainer's memory by half, at one size."""
+CONFIGS = {"tokenizer": TokenizerConfig(sample_bytes=SAMPLE)}
 
 
 def main(small: float = 100, large: float = 1000) -> None:
@@ -96,6 +105,35 @@ def added(run: Callable[[], object]) -> float:
     return memory("VmHWM") - before
 
 
+def trained(bench: Bench) -> float:
+    """Memory that training a tokenizer adds, MB: the mean of several samples of the survivors."""
+    documents = artifact(bench.store, bench.outcomes["decontaminate"].digest, "documents")
+    vocabulary, tops = CONFIGS["tokenizer"].vocab_size, []
+    for texts in samples(documents):
+        tops.append(added(lambda texts=texts: train(texts, vocabulary)))
+    if not tops:  # as in the warming, whose texts do not fill one
+        return 0.0
+    print(f"  training adds {min(tops):.0f} to {max(tops):.0f} MB over {len(tops)} samples")
+    return sum(tops) / len(tops)
+
+
+def samples(documents: Artifact) -> Iterator[list[str]]:
+    """Texts that are kept, SAMPLE bytes at a time, SAMPLES times at most; by id, which is a hash."""
+    share = 1.01 * SAMPLE * SAMPLES / (documents.output.bytes or 1)
+    last = f"{int(min(share, 1) * (16**8 - 1)):08x}"
+    folder = documents.local(Path())  # the store's own
+    wanted = (dataset.field("status") == "kept") & (dataset.field("id") < last)
+    files = [f"{folder}/{file}" for file in logged_files(documents)[1]]
+    rows = dataset.dataset(files).to_table(["id", "text"], filter=wanted).sort_by("id")
+    texts, size = [], 0
+    for text in rows["text"].to_pylist():
+        texts.append(text)
+        size += len(text.encode())
+        if size >= SAMPLE:
+            yield texts
+            texts, size = [], 0
+
+
 def write(folder: Path, megabytes: float) -> tuple[int, int]:
     """Writes the corpus."""
     return corpora.write(folder, corpora.perturbed(megabytes), files=8, gz=True)
@@ -108,6 +146,7 @@ def measure(bench: Bench, folder: Path, megabytes: float) -> Run:
     with Peak(bench.engine) as peak:
         bench.take(folder)
         tops = {stage: added(lambda stage=stage: bench.run(stage, CONFIGS.get(stage))) for stage in PLANE}
+    tops["tokenizer"] = trained(bench)
     run = Run(bench, size / 1e6, tops)
     print(f"{count} documents, {size / 1e6:.0f} MB: {1 / run.seconds / CORES:.2f} MB/s per core")
     largest = f"Python workers {peak.mb['python']:.0f}, JVM {peak.mb['java']:.0f}"
