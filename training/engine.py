@@ -67,9 +67,9 @@ class Engine:
         mesh, config = Mesh.of(parallel), deepspeed_config(train, parallel)
         if parallel.zero_stage == 3:  # no rank ever has the model whole
             dtype = torch.float32 if train.dtype == "fp32" else torch.bfloat16
-            with deepspeed.zero.Init(
-                data_parallel_group=mesh.replicas, dtype=dtype, mem_efficient_linear=False
-            ):
+            apart = deepspeed.zero.Init(data_parallel_group=mesh.replicas, mem_efficient_linear=False)
+            apart.dtype = dtype  # its argument is not heeded where the machine has no fp16: bf16, in silence
+            with apart:
                 model = Decoder(train.model, vocab_size, mesh, parallel.recompute)
             model.initialise(train.seed, lambda w: deepspeed.zero.GatheredParameters([w], modifier_rank=0))
         else:
