@@ -195,6 +195,14 @@ def test_a_mesh_equals_one_process(ranks, train, mesh, record_property):
     assert apart < (1e-3 if train.model.moe else 1e-5)
 
 
+def test_a_processor_without_fp16_changes_no_weight(ranks, monkeypatch):
+    """Where there is none, DeepSpeed 0.19.8 does not heed the dtype that ZeRO-3's weights are asked in."""
+    from deepspeed.accelerator import get_accelerator
+
+    monkeypatch.setattr(type(get_accelerator()), "is_fp16_supported", lambda _: False)
+    assert prove(ranks, *CELLS["dp1 z3"]) < 1e-5
+
+
 @cells(BF16)
 def test_bf16_is_near_fp32(ranks, train, mesh, record_property):
     """Masters and accumulation are fp32, so only products are rounded."""
