@@ -111,27 +111,28 @@ def trained(bench: Bench) -> float:
     vocabulary, tops = CONFIGS["tokenizer"].vocab_size, []
     for texts in samples(documents):
         tops.append(added(lambda texts=texts: train(texts, vocabulary)))
-    if not tops:  # as in the warming, whose texts do not fill one
-        return 0.0
     print(f"  training adds {min(tops):.0f} to {max(tops):.0f} MB over {len(tops)} samples")
     return sum(tops) / len(tops)
 
 
 def samples(documents: Artifact) -> Iterator[list[str]]:
-    """Texts that are kept, SAMPLE bytes at a time, SAMPLES times at most; by id, which is a hash."""
+    """Texts that are kept, SAMPLE bytes at a time, SAMPLES times at most; by id, which is a hash. What does
+    not fill a sample is left out, unless it is the only one."""
     share = 1.01 * SAMPLE * SAMPLES / (documents.output.bytes or 1)
     last = f"{int(min(share, 1) * (16**8 - 1)):08x}"
     folder = documents.local(Path())  # the store's own
     wanted = (dataset.field("status") == "kept") & (dataset.field("id") < last)
     files = [f"{folder}/{file}" for file in logged_files(documents)[1]]
     rows = dataset.dataset(files).to_table(["id", "text"], filter=wanted).sort_by("id")
-    texts, size = [], 0
+    texts, size, full = [], 0, False
     for text in rows["text"].to_pylist():
         texts.append(text)
         size += len(text.encode())
         if size >= SAMPLE:
             yield texts
-            texts, size = [], 0
+            texts, size, full = [], 0, True
+    if not full:
+        yield texts
 
 
 def write(folder: Path, megabytes: float) -> tuple[int, int]:
