@@ -22,9 +22,9 @@ from bloomery.artifacts.run import MissingInputError, artifact
 from bloomery.artifacts.stage import Context
 from bloomery.config.base import identity
 from spark_jobs.engine import functions, session
-from spark_jobs.parts import read_documents, read_live, read_parts, union
+from spark_jobs.parts import of_files, read_documents, read_live, read_parts, union
 from spark_jobs.stages import PAIRS
-from spark_jobs.tables import BATCH_BYTES, FILE, joined, read_table, record_batch, scratch_table, write_table
+from spark_jobs.tables import BATCH_BYTES, joined, read_table, record_batch, scratch_table, write_table
 
 LEADERS = 4
 PAIR = ("a", "b", "jaccard")
@@ -145,24 +145,28 @@ def _changes(spark: Any, context: Context, now: Artifact, before: Before | None)
 def _touched(spark: Any, context: Context, before: Artifact, now: Artifact) -> Any:
     """Members of each bucket that a document left or came to, those that stay included."""
     old, new = ({part.manifest: part.without for part in read_parts(one)} for one in (before, now))
-    moved, stay = [], []
-    for manifest in old.keys() | new.keys():
-        table = artifact(now.store, manifest, "documents")
-        if manifest not in old or manifest not in new:
-            without = old.get(manifest, frozenset()) | new.get(manifest, frozenset())
-            rows = read_live(spark, table, without, "content", "bands")
-            moved.append(_banded(rows, was=manifest in old, now=manifest in new))
-            continue
-        stay.append(read_live(spark, table, old[manifest] | new[manifest], "content", "bands"))
+    tables = {manifest: artifact(now.store, manifest, "documents") for manifest in old.keys() | new.keys()}
+    gone, come = (
+        [(tables[manifest], one[manifest]) for manifest in sorted(one.keys() - other.keys())]
+        for one, other in ((old, new), (new, old))
+    )
+    stay = [(tables[manifest], old[manifest] | new[manifest]) for manifest in sorted(old.keys() & new.keys())]
+    columns = ("content", "bands")
+    moved = [
+        _banded(read_live(spark, parts, *columns), was=is_gone, now=not is_gone)
+        for parts, is_gone in ((gone, True), (come, False))
+        if parts
+    ]
+    for manifest in sorted(old.keys() & new.keys()):
         for files, is_gone in ((new[manifest] - old[manifest], True), (old[manifest] - new[manifest], False)):
             if files:
-                named = spark.createDataFrame(sorted(files), "source string, path string").hint("broadcast")
-                rows = read_table(spark, table).join(named, list(FILE), "left_semi")
+                rows = of_files(spark, read_table(spark, tables[manifest]), files)
                 moved.append(_banded(rows, was=is_gone, now=not is_gone))
+    staying = _banded(read_live(spark, stay, *columns), was=True, now=True)
     if not moved:
-        return _banded(union(stay).limit(0), was=True, now=True)
+        return staying.limit(0)
     bands = scratch_table(spark, context, "touched", union(moved).select("band").distinct())
-    return union([*moved, _banded(union(stay), was=True, now=True).join(bands, "band", "left_semi")])
+    return union([*moved, staying.join(bands, "band", "left_semi")])
 
 
 def _banded(documents: Any, was: bool, now: bool) -> Any:

@@ -13,7 +13,7 @@ year have the same keys from there on.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -105,16 +105,23 @@ def tables_of(table: Artifact, output: str = "documents") -> list[tuple[Artifact
 
 def read_documents(spark: Any, table: Artifact, *columns: str) -> Any:
     """The DataFrame of a table or collection, of all columns or of some."""
-    return union([read_live(spark, part, without, *columns) for part, without in tables_of(table)])
+    return read_live(spark, tables_of(table), *columns)
 
 
-def read_live(spark: Any, table: Artifact, without: frozenset[File], *columns: str) -> Any:
-    """The rows of one table that are of no file in `without`."""
-    frame = read_table(spark, table)
-    if without:
-        gone = spark.createDataFrame(sorted(without), "source string, path string")
-        frame = frame.join(gone.hint("broadcast"), list(FILE), "left_anti").select(*frame.columns)
-    return frame.select(*columns) if columns else frame
+def read_live(spark: Any, tables: Sequence[tuple[Artifact, Collection[File]]], *columns: str) -> Any:
+    """The rows of tables of one schema that are of no file that goes with their table."""
+    whole = [table for table, without in tables if not without]
+    frames = [read_table(spark, *whole)] if whole else []
+    for table, without in tables:
+        if without:
+            frames.append(of_files(spark, read_table(spark, table), without, "left_anti"))
+    return union([frame.select(*columns) if columns else frame for frame in frames])
+
+
+def of_files(spark: Any, documents: Any, files: Collection[File], how: str = "left_semi") -> Any:
+    """The documents of some files, or by "left_anti" those of all others."""
+    named = spark.createDataFrame(sorted(files), "source string, path string").hint("broadcast")
+    return documents.join(named, list(FILE), how).select(*documents.columns)
 
 
 def union(frames: Sequence[Any]) -> Any:
