@@ -218,10 +218,10 @@ def _partial_profile(empty: Profile, batches: Iterator[Any]) -> Iterator[Any]:
 
     profile = empty
     for batch in batches:
-        values = [batch.column(name).to_pylist() for name in empty.measures]
+        values = [batch[name].fill_null(0).to_numpy() for name in empty.measures]
         cells = {
             tuple("" if value is None else str(value) for value in key): Cell(
-                digest, tuple(sum(column[number] or 0 for number in numbers) for column in values)
+                digest, tuple(int(column[numbers].sum()) for column in values)
             )
             for key, (digest, numbers) in grouped_digests(batch, empty.group).items()
         }

@@ -9,17 +9,15 @@ share one:
 null `n`; false `f`, true `t`; integer `i<decimal>;`; double `d<8 bytes, IEEE 754 little-endian>` (every NaN
 alike, -0.0 as 0.0); string `s<bytes>:<UTF-8>`; binary `b<bytes>:<bytes>`; date `i<days since 1970>;`;
 timestamp `i<microseconds since 1970>;`; list `l<items>:` and its items; struct `r` and its fields in order;
-map `m<entries>:` and its entries sorted by encoded key.
+map `m<entries>:` and its entries sorted by encoded key, an empty one as an empty list.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from bloomery.artifacts.canonical import digest
 CHUNK = 1 << 20
 LANES = 8
 Lanes = npt.NDArray[np.uint32]
+Rows = npt.NDArray[np.int64]
 
 
 def file_digest(path: str | Path) -> str:
@@ -63,68 +62,132 @@ class TableDigest:
         )
 
 
-def rows_digest(rows: Iterable[Sequence[Any]]) -> TableDigest:
-    """Digest of rows given as sequences of Python values in schema order."""
-    return _summed(_hashes(rows))
-
-
-def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], tuple[TableDigest, list[int]]]:
+def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], tuple[TableDigest, Rows]]:
     """Digest of each group of a batch's rows, with the numbers of its rows; keys are the values of
-    `group`."""
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    hashes = _hashes(zip(*columns.values(), strict=True))
-    members: dict[tuple[Any, ...], list[int]] = {}
-    # Of no column there is one key, and zip would yield none.
-    keys = zip(*(columns[name] for name in group), strict=True) if group else repeat((), len(hashes))
-    for number, key in enumerate(keys):
-        members.setdefault(key, []).append(number)
-    return {key: (_summed(hashes[numbers]), numbers) for key, numbers in members.items()}
+    `group`.
 
-
-def _hashes(rows: Iterable[Sequence[Any]]) -> Lanes:
-    """SHA-256 of each row's encoding: [rows, LANES]."""
-    hashes = [hashlib.sha256(b"".join(map(encode, row))).digest() for row in rows]
-    return np.frombuffer(b"".join(hashes), dtype="<u4").reshape(-1, LANES)
-
-
-def _summed(hashes: Lanes) -> TableDigest:
-    lanes = hashes.sum(axis=0, dtype=np.uint64)
-    return TableDigest(len(hashes), tuple(int(lane) for lane in lanes))
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
-
-
-def encode(value: Any) -> bytes:
-    """Canonical encoding of one value, as in this module's docstring.
+    Args:
+        batch: pyarrow RecordBatch or Table.
+        group: columns; of none there is one group.
 
     Raises:
-        TypeError: a type without an encoding.
+        TypeError: a column's type has no encoding.
     """
-    match value:
-        case None:
-            return b"n"
-        case str():
-            data = value.encode("utf-8", "surrogatepass")
-            return b"s%d:%b" % (len(data), data)
-        case bool():
-            return b"t" if value else b"f"
-        case int():
-            return b"i%d;" % value
-        case float():
-            return b"d" + struct.pack("<d", float("nan") if value != value else value + 0.0)
-        case bytes():
-            return b"b%d:%b" % (len(value), value)
-        case datetime.datetime():
-            moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-            return b"i%d;" % ((moment - _EPOCH) // _MICROSECOND)
-        case datetime.date():
-            return b"i%d;" % (value - _EPOCH.date()).days
-        case dict():
-            return b"r" + b"".join(encode(item) for item in value.values())
-        case list() if value and isinstance(value[0], tuple):  # pyarrow gives a map as a list of pairs
-            return b"m%d:" % len(value) + b"".join(sorted(encode(k) + encode(v) for k, v in value))
-        case list():
-            return b"l%d:" % len(value) + b"".join(encode(item) for item in value)
-    raise TypeError(f"no canonical encoding for {type(value).__name__}: {value!r}")
+    import pyarrow as pa
+
+    hashes = row_hashes(batch)
+    # Of no column there is one group, but pyarrow wants a key.
+    keys = [pa.repeat(0, len(batch)), *(_array(batch.column(name)) for name in group)]
+    names = [str(number) for number in range(len(keys))]
+    table = pa.table([*keys, np.arange(len(batch))], [*names, "row"])
+    groups = table.group_by(names, use_threads=False).aggregate([("row", "list")])
+    found = {}
+    for number, key in enumerate(zip(*(groups[name].to_pylist() for name in names), strict=True)):
+        rows = groups["row_list"][number].values.to_numpy()
+        lanes = hashes[rows].sum(axis=0, dtype=np.uint64)
+        found[key[1:]] = TableDigest(len(rows), tuple(map(int, lanes))), rows
+    return found
+
+
+def row_hashes(batch: Any) -> Lanes:
+    """SHA-256 of the encoding of each row of a pyarrow RecordBatch or Table: [rows, LANES]."""
+    joined = _joined(batch.columns, len(batch))
+    ends = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
+    data = memoryview(joined.buffers()[2] or b"")
+    hashes = [hashlib.sha256(data[start:end]).digest() for start, end in pairwise(ends)]
+    return np.frombuffer(b"".join(hashes), "<u4").reshape(-1, LANES)
+
+
+def _array(column: Any) -> Any:
+    """A column of a RecordBatch or Table as one pyarrow array."""
+    import pyarrow as pa
+
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _pieces(array: Any) -> list[Any]:
+    """Binary arrays without nulls that, one behind the other, are the encodings of a pyarrow array's values.
+
+    By arrays, not value by value: that was most of what it costs to read a table back.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, types = array.type, pa.types
+    if types.is_string(kind) or types.is_binary(kind):
+        tag = b"s" if types.is_string(kind) else b"b"
+        return [_headed(tag, pc.binary_length(array), b":"), array.cast(pa.binary()).fill_null(b"")]
+    if types.is_integer(kind):
+        return [_headed(b"i", array, b";")]
+    if types.is_floating(kind):
+        values = array.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        values[np.isnan(values)] = np.nan
+        data = pa.py_buffer(values.astype("<f8"))
+        eights = pa.Array.from_buffers(pa.binary(8), len(array), [None, data])
+        return _tagged(b"d", array, eights.cast(pa.binary()))
+    if types.is_boolean(kind):
+        return [_bytes(pc.fill_null(pc.if_else(array, "t", "f"), "n"))]
+    if types.is_list(kind) or types.is_map(kind):
+        return _pieces_of_lists(array)
+    if types.is_struct(kind):
+        return _tagged(b"r", array, _joined(array.flatten(), len(array)))
+    if types.is_timestamp(kind):
+        return [_headed(b"i", array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()), b";")]
+    if types.is_date32(kind):
+        return [_headed(b"i", array.cast(pa.int32()), b";")]
+    if types.is_null(kind):
+        return [pa.repeat(b"n", len(array))]
+    raise TypeError(f"no canonical encoding for {kind}")
+
+
+def _pieces_of_lists(array: Any) -> list[Any]:
+    """`_pieces` of lists, or of maps."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_map = pa.types.is_map(array.type)
+    if is_map:
+        entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+        array = array.cast(pa.list_(entry))
+    lengths, items = pc.list_value_length(array), array.flatten()
+    counts = lengths.fill_null(0).to_numpy()
+    encoded, head = _joined(items.flatten() if is_map else [items], len(items)), _headed(b"l", lengths, b":")
+    if is_map:
+        rows = pa.array(np.repeat(np.arange(len(array)), counts))
+        by = [("row", "ascending"), ("entry", "ascending")]
+        encoded = encoded.take(pc.sort_indices(pa.table({"row": rows, "entry": encoded}), by))
+        head = pc.if_else(pa.array(counts > 0), _headed(b"m", lengths, b":"), head)
+    ends = pa.array(np.append(0, np.cumsum(counts)), pa.int32())
+    return [head, pc.binary_join(pa.ListArray.from_arrays(ends, encoded), b"")]
+
+
+def _joined(columns: Sequence[Any], rows: int) -> Any:
+    """The encodings of rows of columns: a pyarrow BinaryArray."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pieces = [piece for column in columns for piece in _pieces(_array(column))]
+    return pc.binary_join_element_wise(pa.repeat(b"", rows), *pieces, b"")
+
+
+def _headed(tag: bytes, numbers: Any, end: bytes) -> Any:
+    """`<tag><number><end>` of each number, `n` of null."""
+    import pyarrow.compute as pc
+
+    return pc.fill_null(pc.binary_join_element_wise(tag, _bytes(numbers), end, b""), b"n")
+
+
+def _tagged(tag: bytes, array: Any, encoded: Any) -> list[Any]:
+    """The tag and what is encoded of each value of `array`, `n` of null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_valid = array.is_valid()
+    return [pc.if_else(is_valid, *map(pa.scalar, (tag, b"n"))), pc.if_else(is_valid, encoded, b"")]
+
+
+def _bytes(values: Any) -> Any:
+    """Numbers or strings as a pyarrow BinaryArray."""
+    import pyarrow as pa
+
+    return values.cast(pa.string()).cast(pa.binary())

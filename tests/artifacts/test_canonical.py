@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomery.artifacts.canonical import canonical, digest
-from bloomery.artifacts.digests import TableDigest, encode, grouped_digests, rows_digest, tree_digest
+from bloomery.artifacts.digests import TableDigest, grouped_digests, tree_digest
+from tests.artifacts.encoding import encode, rows_digest
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 JSON = st.recursive(
@@ -55,6 +56,71 @@ def test_groups_of_a_batch_add_up_to_its_rows(group):
     assert sorted(number for _, numbers in found.values() for number in numbers) == list(range(len(ROWS)))
     for key, (part, numbers) in found.items():
         assert part == rows_digest([ROWS[number] for number in numbers]) and len(key) == len(group)
+
+
+TYPES = st.recursive(
+    st.sampled_from(
+        [
+            *(pa.null(), pa.bool_(), pa.int8(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+            *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        ]
+    ),
+    lambda inner: (
+        inner.map(pa.list_)
+        | st.lists(inner, min_size=1, max_size=3).map(
+            lambda kinds: pa.struct([(f"f{number}", kind) for number, kind in enumerate(kinds)])
+        )
+        | inner.map(lambda kind: pa.map_(pa.string(), kind))
+    ),
+    max_leaves=4,
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+
+
+def values(kind):
+    """Values of a pyarrow type, None among them."""
+    types = pa.types
+    if types.is_null(kind):
+        return st.none()
+    if types.is_list(kind):
+        some = st.lists(values(kind.value_type), max_size=3)
+    elif types.is_map(kind):
+        some = st.dictionaries(TEXT, values(kind.item_type), max_size=3).map(lambda map_: list(map_.items()))
+    elif types.is_struct(kind):
+        some = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+    elif types.is_integer(kind):
+        some = st.integers(-(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1)
+    elif types.is_floating(kind):
+        some = st.floats(width=kind.bit_width)
+    elif types.is_timestamp(kind):
+        some = st.datetimes(timezones=st.just(datetime.UTC) if kind.tz else st.none())
+    else:
+        some = {
+            pa.bool_(): st.booleans(),
+            pa.string(): TEXT,
+            pa.binary(): st.binary(max_size=4),
+            pa.date32(): st.dates(),
+        }[kind]
+    return st.none() | some
+
+
+@given(st.data())
+def test_a_batch_of_any_types_is_encoded_as_its_values_are(data):
+    """Whole, and from the middle of a batch, where arrays begin at an offset."""
+    kinds = data.draw(st.lists(TYPES, min_size=1, max_size=3))
+    rows = data.draw(st.lists(st.tuples(*map(values, kinds)), min_size=1, max_size=5))
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, [f"c{number}" for number in range(len(kinds))])
+    first = data.draw(st.integers(0, len(rows) - 1))
+    for part in (batch, batch.slice(first), batch.slice(0, first + 1)):
+        expected = rows_digest(zip(*(column.to_pylist() for column in part.columns), strict=True))
+        assert grouped_digests(part, [])[()][0] == expected
+
+
+def test_a_type_without_an_encoding_is_refused():
+    batch = pa.table({"price": pa.array([1], pa.decimal128(5, 2))})
+    with pytest.raises(TypeError, match=r"no canonical encoding for decimal128\(5, 2\)"):
+        grouped_digests(batch, [])
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.integers()), max_size=12), st.data())
