@@ -25,9 +25,9 @@ from bloomery.config.corpus import DedupConfig
 from spark_jobs.components import components
 from spark_jobs.engine import functions, session, windows
 from spark_jobs.pairs import PAIR, remember
-from spark_jobs.parts import read_documents, union
+from spark_jobs.parts import read_documents
 from spark_jobs.repeats import find_repeats
-from spark_jobs.tables import FILE, Profile, check_files, read_table, scratch_table, write_table
+from spark_jobs.tables import FILE, Profile, check_files, read_table, write_table
 
 EDGES = 500_000
 """Edges of the graph of near duplicates that one task takes in a second or two."""
@@ -132,22 +132,15 @@ def _near(spark: Any, context: Context, documents: Any) -> Any:
             close = close.join(contents.withColumnRenamed("content", end), end, "left_semi")
     tasks = 1 + (context.inputs["pairs"].output.rows or 0) // EDGES
     stars = components(spark, context, close.select("a", "b"), tasks)
-    members = union(
-        [stars.selectExpr("node AS content", "least"), stars.selectExpr("least AS content", "least")]
-    )
-    members = members.distinct()
+    members = stars.selectExpr("explode(array(node, least)) AS content", "least").distinct()
     survivors = (
         documents.join(members, "content")
         .groupBy("least")
         .agg(F.min(F.struct("priority", "content", "id")).alias("survivor"))
         .selectExpr("least", "survivor.content AS best", "survivor.id AS survivor")
     )
-    links = union(
-        [
-            close.selectExpr("a AS content", "b AS other", "jaccard"),
-            close.selectExpr("b", "a", "jaccard").toDF("content", "other", "jaccard"),
-        ]
-    )
+    ends = "inline(array(struct(a AS content, b AS other), struct(b AS content, a AS other)))"
+    links = close.selectExpr(ends, "jaccard")
     near = (
         members.join(survivors, "least")
         .where("content <> best")
@@ -155,6 +148,4 @@ def _near(spark: Any, context: Context, documents: Any) -> Any:
         .groupBy("content", "survivor")
         .agg(F.max(F.struct(F.expr("other = best"), "jaccard")).alias("link"))
     )
-    return scratch_table(
-        spark, context, "near", near.selectExpr("content AS held", "survivor", "link.jaccard")
-    )
+    return near.selectExpr("content AS held", "survivor", "link.jaccard")

@@ -24,13 +24,13 @@ from bloomery.config.base import identity
 from spark_jobs.engine import functions, session
 from spark_jobs.parts import of_files, read_documents, read_live, read_parts, union
 from spark_jobs.stages import PAIRS
-from spark_jobs.tables import BATCH_BYTES, joined, read_table, record_batch, scratch_table, write_table
+from spark_jobs.tables import BATCH_BYTES, joined, read_table, scratch_table, write_table
 
 LEADERS = 4
 PAIR = ("a", "b", "jaccard")
 CHANGES = "band bigint, a string, b string, gained boolean"
-JACCARDS = "a string, b string, jaccard double"
-SHINGLES = "a string, b string, shingles binary"
+JACCARDS = "a string, b string, jaccard double, bands array<bigint>"
+SHINGLES = "a string, b string, bands array<bigint>, shingles binary"
 
 
 class Before(NamedTuple):
@@ -44,7 +44,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
     """Body of the stage `pairs`."""
     signatures, before = context.inputs["signatures"], _before(context)
     with session(context) as spark:
-        changes = scratch_table(spark, context, "changes", _changes(spark, context, signatures, before))
+        changes = scratch_table(spark, context, "changes", _changes(spark, signatures, before))
         pairs = _kept(spark, context, changes, before) if before else _new(spark, context, changes)
         profile = write_table(spark, context, "pairs", pairs, (), ())
     context.store.remove(context.place("scratch"))
@@ -67,19 +67,22 @@ def remember(context: Context) -> None:
 
 
 def _verified(spark: Any, context: Context, pairs: Any) -> Any:
-    """Pairs (a, b) of contents, a < b, with the Jaccard index of their texts' shingles, (a, b, jaccard).
+    """Pairs (a, b, bands) of contents, a < b, with the Jaccard index of their texts' shingles.
 
-    A text goes to each content that it is the b of, and to itself: so a meets itself, then every b, in one
-    order.
+    A text goes to each content that it is the b of, and to itself if it is an a: so a meets itself, then
+    every b, in one order.
     """
     F = functions()  # noqa: N806
-    ends = pairs.selectExpr("inline(array(struct(a AS content, a), struct(b AS content, a)))")
-    ends = ends.groupBy("content").agg(F.collect_set("a").alias("to"))
+    ends = pairs.selectExpr("explode(array(a, b)) AS content", "a", "b", "bands")
+    ends = ends.groupBy("content").agg(
+        F.expr("collect_list(IF(b = content, struct(a, bands), NULL)) AS to"),
+        F.expr("collect_set(IF(a = content, struct(a, CAST(NULL AS array<bigint>) AS bands), NULL)) AS own"),
+    )
     holders = (
         read_documents(spark, context.inputs["signatures"], "id", "content")
         .join(ends, "content")
         .groupBy("content")
-        .agg(F.min("id").alias("id"), F.first("to").alias("to"))
+        .agg(F.min("id").alias("id"), F.first(F.concat("own", "to")).alias("to"))
     )
     holders = scratch_table(spark, context, "holders", holders)
     texts = read_documents(spark, context.inputs["documents"], "id", "text").join(holders, "id")
@@ -112,12 +115,6 @@ def _manifests(collection: Artifact) -> set[str]:
     return {part.manifest for part in read_parts(collection)}
 
 
-def _new(spark: Any, context: Context, changes: Any) -> Any:
-    """Pairs that nothing is known of."""
-    verified = _verified(spark, context, changes.select("a", "b"))
-    return changes.join(verified, ["a", "b"]).select(*PAIR, changes.gained.alias("bands"))
-
-
 def _kept(spark: Any, context: Context, changes: Any, before: Before) -> Any:
     """What was found before with its changes, and what is new."""
     found = read_table(spark, before.pairs)
@@ -127,11 +124,16 @@ def _kept(spark: Any, context: Context, changes: Any, before: Before) -> Any:
     return union([stand, _new(spark, context, changes.join(known, ["a", "b"], "left_anti"))])
 
 
-def _changes(spark: Any, context: Context, now: Artifact, before: Before | None) -> Any:
+def _new(spark: Any, context: Context, changes: Any) -> Any:
+    """Pairs that nothing is known of."""
+    return _verified(spark, context, changes.selectExpr("a", "b", "gained AS bands"))
+
+
+def _changes(spark: Any, now: Artifact, before: Before | None) -> Any:
     """(a, b, gained, lost): pairs whose bands are others than before, with those that came and that went."""
     F = functions()  # noqa: N806
     if before:
-        members = _touched(spark, context, before.signatures, now)
+        members = _touched(spark, before.signatures, now)
     else:
         members = _banded(read_documents(spark, now, "content", "bands"), was=False, now=True)
     buckets = members.repartition("band").sortWithinPartitions("band", "content")
@@ -142,7 +144,7 @@ def _changes(spark: Any, context: Context, now: Artifact, before: Before | None)
     return changes.groupBy("a", "b").agg(lists[0].alias("gained"), lists[1].alias("lost"))
 
 
-def _touched(spark: Any, context: Context, before: Artifact, now: Artifact) -> Any:
+def _touched(spark: Any, before: Artifact, now: Artifact) -> Any:
     """Members of each bucket that a document left or came to, those that stay included."""
     old, new = ({part.manifest: part.without for part in read_parts(one)} for one in (before, now))
     tables = {manifest: artifact(now.store, manifest, "documents") for manifest in old.keys() | new.keys()}
@@ -165,8 +167,7 @@ def _touched(spark: Any, context: Context, before: Artifact, now: Artifact) -> A
     staying = _banded(read_live(spark, stay, *columns), was=True, now=True)
     if not moved:
         return staying.limit(0)
-    bands = scratch_table(spark, context, "touched", union(moved).select("band").distinct())
-    return union([*moved, staying.join(bands, "band", "left_semi")])
+    return union([*moved, staying.join(union(moved).select("band"), "band", "left_semi")])
 
 
 def _banded(documents: Any, was: bool, now: bool) -> Any:
@@ -252,36 +253,43 @@ def _paired(rows: Any, known: int) -> Any:
 
 def _shingle(ngram: int, batches: Iterator[Any]) -> Iterator[Any]:
     """The shingles of each content's text, for every a that it goes to."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     from spark_jobs.minhash import shingles
 
-    rows, size = [], 0
     for batch in batches:
-        for row in batch.to_pylist():
-            found = shingles(row["text"], ngram).tobytes()
-            for a in row["to"]:
-                rows.append((a, row["content"], found))
-                size += len(found)
-                if size > BATCH_BYTES:  # a long text may go to a hundred
-                    yield record_batch(rows, SHINGLES)
-                    rows, size = [], 0
-    yield record_batch(rows, SHINGLES)
+        found = [shingles(text, ngram).tobytes() for text in batch["text"].to_pylist()]
+        rows = np.repeat(np.arange(len(batch)), pc.list_value_length(batch["to"]).to_numpy())
+        a, bands = batch["to"].flatten().flatten()
+        size = np.cumsum(np.array(list(map(len, found)))[rows])
+        # A long text may go to a hundred.
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(size // BATCH_BYTES)) + 1):
+            texts = rows[part]
+            sets = pa.array([found[row] for row in texts], pa.binary())
+            columns = [a.take(part), batch["content"].take(texts), bands.take(part), sets]
+            yield pa.RecordBatch.from_arrays(columns, ["a", "b", "bands", "shingles"])
 
 
 def _verify(batches: Iterator[Any]) -> Iterator[Any]:
     """Of rows by (a, b), where each a stands before its own b, the Jaccard index of the two."""
     import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     from spark_jobs.minhash import jaccard
 
-    columns = ("a", "b", "shingles")
     own, one = "", np.zeros(0, np.uint32)
     for batch in batches:
-        rows = []
-        for a, b, found in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-            shingles = np.frombuffer(found, np.uint32)
+        found = []
+        for a, b, data in zip(*(batch[name].to_pylist() for name in ("a", "b", "shingles")), strict=True):
+            shingles = np.frombuffer(data, np.uint32)
             if a == b:
                 own, one = a, shingles
             else:
                 assert a == own, f"the shingles of {a} do not stand before those of {b}"
-                rows.append((a, b, jaccard(one, shingles)))
-        yield record_batch(rows, JACCARDS)
+                found.append(jaccard(one, shingles))
+        pairs = batch.filter(pc.not_equal(batch["a"], batch["b"]))
+        columns = [pairs["a"], pairs["b"], pa.array(found, pa.float64()), pairs["bands"]]
+        yield pa.RecordBatch.from_arrays(columns, [*PAIR, "bands"])

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from spark_jobs.minhash import (
     word_ngrams,
     words_of,
 )
-from spark_jobs.pairs import LEADERS, SHINGLES, _pair_up, _shingle, _verify
+from spark_jobs.pairs import LEADERS, _pair_up, _shingle, _verify
 from spark_jobs.tables import record_batch
 from tests.spark_jobs.corpus import prose
 
@@ -169,19 +170,22 @@ def test_a_pairs_jaccard_is_that_of_its_texts_however_they_are_batched(monkeypat
     monkeypatch.setattr(pairs, "BATCH_BYTES", size)
     texts = {name: prose(number // 2) + name for number, name in enumerate("abcdefgh")}
     wanted = [(a, b) for a in "abd" for b in "bdefgh" if a < b]
-    to = {name: sorted({a for a, b in wanted if name in (a, b)}) for name in texts}
-    kind = "content string, to array<string>, text string"
-    batch = record_batch([(name, to[name], text) for name, text in texts.items()], kind)
-    made = list(_shingle(5, iter([batch])))
+    own = {*wanted, *((a, a) for a, _ in wanted)}
+    to = [
+        [{"a": a, "bands": None if a == name else [ord(a), ord(name)]} for a in "abd" if (a, name) in own]
+        for name in texts
+    ]
+    end = pa.struct([("a", pa.string()), ("bands", pa.list_(pa.int64()))])
+    columns = [pa.array(texts), pa.array(to, pa.list_(end)), pa.array(texts.values())]
+    made = list(_shingle(5, iter([pa.RecordBatch.from_arrays(columns, ["content", "to", "text"])])))
     assert (len(made) == 1) == (size == 1 << 20)
-    rows = sorted(tuple(row.values()) for batch in made for row in batch.to_pylist())
-    cut = [record_batch(rows[at : at + 3], SHINGLES) for at in range(0, len(rows), 3)]
-    found = {
-        (row["a"], row["b"]): row["jaccard"] for batch in _verify(iter(cut)) for row in batch.to_pylist()
-    }
-    assert found == {(a, b): jaccard(shingles(texts[a], 5), shingles(texts[b], 5)) for a, b in wanted}
+    rows = sorted((row for batch in made for row in batch.to_pylist()), key=lambda row: (row["a"], row["b"]))
+    cut = [pa.RecordBatch.from_pylist(rows[at : at + 3], made[0].schema) for at in range(0, len(rows), 3)]
+    found = [tuple(row.values()) for batch in _verify(iter(cut)) for row in batch.to_pylist()]
+    told = {pair: jaccard(*(shingles(texts[name], 5) for name in pair)) for pair in wanted}
+    assert found == [(a, b, told[a, b], [ord(a), ord(b)]) for a, b in wanted]
     with pytest.raises(AssertionError, match="do not stand before"):
-        list(_verify(iter([record_batch(rows[1:], SHINGLES)])))
+        list(_verify(iter([pa.RecordBatch.from_pylist(rows[1:], made[0].schema)])))
 
 
 @given(
