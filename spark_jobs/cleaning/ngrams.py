@@ -139,7 +139,7 @@ def _repeats(hashes: Unsigned) -> tuple[npt.NDArray[np.bool_], Places]:
     """Which values occur more than once, and a number for each such value, in their order."""
     keys = np.full(len(hashes), -1, np.int32)
     first = 0
-    for positions in _classes(hashes):
+    for positions in _candidates(hashes):
         chosen = hashes[positions]
         order = chosen.argsort()
         chosen = chosen[order]
@@ -149,23 +149,23 @@ def _repeats(hashes: Unsigned) -> tuple[npt.NDArray[np.bool_], Places]:
         if not len(repeated):
             continue
         numbers = begins[repeated].cumsum(dtype=np.int32)
-        keys[order[repeated] if isinstance(positions, slice) else positions[order[repeated]]] = numbers + (
-            first - 1
-        )
+        keys[positions[order[repeated]]] = numbers + (first - 1)
         first += int(numbers[-1])
     found = keys >= 0
     return found, keys[found]
 
 
-def _classes(hashes: Unsigned) -> Iterator[slice | npt.NDArray[np.int64]]:
-    """Positions of hashes, in groups of about MANY such that equal ones are in one group."""
-    bits = (len(hashes) // MANY).bit_length()
-    if not bits:
-        yield slice(None)
-        return
-    leading = hashes.astype("<u8", copy=False).view("<u2")[3::4] >> (16 - bits)
-    for group in range(1 << bits):
-        yield np.flatnonzero(leading == group)
+def _candidates(hashes: Unsigned) -> Iterator[npt.NDArray[np.int64]]:
+    """Positions of hashes that may occur more than once, in groups of at most about MANY such that equal ones
+    are in one group. Counting hashes by some of their bits spares sorting most that occur once."""
+    groups = (len(hashes) // MANY).bit_length()
+    leading = hashes.astype("<u8", copy=False).view("<u2")[3::4] >> (16 - groups)
+    for group in range(1 << groups):
+        positions = np.flatnonzero(leading == group) if groups else np.arange(len(hashes))
+        bits = len(positions).bit_length() + 1
+        buckets = hashes[positions] >> np.uint64(64 - groups - bits) & np.uint64((1 << bits) - 1)
+        held = np.bincount(buckets.view(np.int64))
+        yield positions[held[buckets] > 1]
 
 
 def _top(repeats: Repeats, joined: Joined, size: int, found: npt.NDArray[np.int64]) -> None:
