@@ -45,7 +45,7 @@ def run(context: Context) -> Mapping[str, Artifact]:
     signatures, before = context.inputs["signatures"], _before(context)
     with session(context) as spark:
         changes = scratch_table(spark, context, "changes", _changes(spark, signatures, before))
-        pairs = _kept(spark, context, changes, before) if before else _new(spark, context, changes)
+        pairs = _kept(spark, context, changes, before) if before else _verified(spark, context, changes)
         profile = write_table(spark, context, "pairs", pairs, (), ())
     context.store.remove(context.place("scratch"))
     if before:
@@ -66,14 +66,14 @@ def remember(context: Context) -> None:
             return
 
 
-def _verified(spark: Any, context: Context, pairs: Any) -> Any:
-    """Pairs (a, b, bands) of contents, a < b, with the Jaccard index of their texts' shingles.
+def _verified(spark: Any, context: Context, changes: Any) -> Any:
+    """The pairs of `_changes` that nothing is known of, with the Jaccard index of their texts' shingles.
 
     A text goes to each content that it is the b of, and to itself if it is an a: so a meets itself, then
     every b, in one order.
     """
     F = functions()  # noqa: N806
-    ends = pairs.selectExpr("explode(array(a, b)) AS content", "a", "b", "bands")
+    ends = changes.selectExpr("explode(array(a, b)) AS content", "a", "b", "gained AS bands")
     ends = ends.groupBy("content").agg(
         F.expr("collect_list(IF(b = content, struct(a, bands), NULL)) AS to"),
         F.expr("collect_set(IF(a = content, struct(a, CAST(NULL AS array<bigint>) AS bands), NULL)) AS own"),
@@ -121,12 +121,7 @@ def _kept(spark: Any, context: Context, changes: Any, before: Before) -> Any:
     bands = "IF(gained IS NULL, bands, sort_array(array_except(concat(bands, gained), lost))) AS bands"
     stand = found.join(changes, ["a", "b"], "left").selectExpr(*PAIR, bands).where("size(bands) > 0")
     known = found.join(changes, ["a", "b"], "left_semi").select("a", "b")
-    return union([stand, _new(spark, context, changes.join(known, ["a", "b"], "left_anti"))])
-
-
-def _new(spark: Any, context: Context, changes: Any) -> Any:
-    """Pairs that nothing is known of."""
-    return _verified(spark, context, changes.selectExpr("a", "b", "gained AS bands"))
+    return union([stand, _verified(spark, context, changes.join(known, ["a", "b"], "left_anti"))])
 
 
 def _changes(spark: Any, now: Artifact, before: Before | None) -> Any:
