@@ -75,7 +75,7 @@ def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], t
     """
     import pyarrow as pa
 
-    hashes = row_hashes(batch)
+    hashes = _row_hashes(batch)
     # Of no column there is one group, but pyarrow wants a key.
     keys = [pa.repeat(0, len(batch)), *(_array(batch.column(name)) for name in group)]
     names = [str(number) for number in range(len(keys))]
@@ -89,7 +89,7 @@ def grouped_digests(batch: Any, group: Sequence[str]) -> dict[tuple[Any, ...], t
     return found
 
 
-def row_hashes(batch: Any) -> Lanes:
+def _row_hashes(batch: Any) -> Lanes:
     """SHA-256 of the encoding of each row of a pyarrow RecordBatch or Table: [rows, LANES]."""
     joined = _joined(batch.columns, len(batch))
     ends = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()

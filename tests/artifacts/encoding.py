@@ -25,7 +25,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def encode(value: Any) -> bytes:
-    """Canonical encoding of one value, as in this module's docstring.
+    """Canonical encoding of one value, as in the docstring of bloomery.artifacts.digests.
 
     Raises:
         TypeError: a type without an encoding.
