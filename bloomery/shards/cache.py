@@ -121,10 +121,12 @@ class ShardCache:
                 self._download(name, digest)
 
     def _drop(self, name: str, digest: str) -> None:
-        """Removes a file that is not what it should be; another process may have mended it already."""
+        """Removes a file that is not what it should be; another process may have mended it already, or evict
+        it meanwhile."""
         path = self.folder / name
-        if path.exists() and file_digest(path) != digest:
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            if file_digest(path) != digest:
+                path.unlink()
 
     def _download(self, name: str, digest: str) -> None:
         """Fetches one file; its lock is held.

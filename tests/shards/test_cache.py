@@ -16,6 +16,7 @@ from moto.server import ThreadedMotoServer
 
 from bloomery.artifacts.digests import file_digest
 from bloomery.artifacts.store import LocalStore, S3Store, StoreUnavailableError
+from bloomery.shards import cache as cache_module
 from bloomery.shards.cache import ShardCache
 from bloomery.shards.dataset import Dataset
 from bloomery.shards.format import DamagedError
@@ -125,6 +126,31 @@ def test_a_file_that_is_damaged_here_is_fetched_again(origin, tmp_path):
         check(tmp_path, Dataset.open(folder / "shards"), 1 << 30)
     (tmp_path / "manifest.json").write_bytes(b"{}")
     assert cache(LocalStore(folder), tmp_path).open(digest).manifest.digest == digest
+
+
+@pytest.mark.parametrize("when", ["before it is read", "before it is removed"])
+def test_a_file_that_another_evicts_while_it_is_looked_at_is_fetched(origin, tmp_path, monkeypatch, when):
+    folder, digest = origin
+    here = cache(LocalStore(folder), tmp_path)
+    stream = here.open(digest).streams()[0]
+    here.shard(stream, 0, again=False)
+    path, real = stream.folder / f"{stream.table[0].name}.idx", cache_module.file_digest
+    path.write_bytes(b"damaged")
+
+    def evicted(file):
+        if file != path:
+            return real(file)
+        if when == "before it is read":
+            path.unlink(missing_ok=True)
+            return real(file)
+        found = real(file)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(cache_module, "file_digest", evicted)
+    here.shard(stream, 0, again=True)
+    monkeypatch.undo()
+    assert real(path) == stream.table[0].files()[path.name]
 
 
 def _worker(store, folder, digest, limit, seed):
